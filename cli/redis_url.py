@@ -1,0 +1,52 @@
+"""The Redis that the user names: a clear line if it cannot be used, and its password never shown."""
+
+import re
+
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from shared.errors import RedisUnavailableError, SettingsError
+from shared.settings import CommonSettings
+
+MIN_VERSION = (7, 0)
+_PASSWORD = re.compile(r"(?<=://)([^/@\s]*):([^/\s]*)@")
+
+
+def mask_password(text: str) -> str:
+    """`text` with the password of every URL in it replaced by ***."""
+    return _PASSWORD.sub(r"\1:***@", text)
+
+
+def require_url(settings: CommonSettings) -> str:
+    """The Redis URL; raises SettingsError if none is set."""
+    if not settings.redis_url:
+        raise SettingsError(
+            "FOREBAY_REDIS_URL is not set, e.g. FOREBAY_REDIS_URL=redis://localhost:6379/0 "
+            "(`forebay up` brings its own Redis)"
+        )
+    return settings.redis_url
+
+
+def check_url(url: str) -> None:
+    """Raise SettingsError for a malformed URL, RedisUnavailableError for a server that is away or too old."""
+    shown = mask_password(url)
+    try:
+        client = redis.Redis.from_url(
+            url, socket_connect_timeout=2, socket_timeout=2, retry=Retry(NoBackoff(), 0), decode_responses=True
+        )
+    except ValueError as error:
+        raise SettingsError(f"FOREBAY_REDIS_URL={shown!r}: {error}") from None
+    try:
+        with client:
+            version = str(client.info("server")["redis_version"])
+    except (redis.RedisError, OSError) as error:
+        raise RedisUnavailableError(f"Redis at {shown} cannot be used: {mask_password(str(error))}") from None
+    if parse_version(version) < MIN_VERSION:
+        raise RedisUnavailableError(f"Redis at {shown} is version {version}; Forebay needs 7.0 or newer")
+
+
+def parse_version(text: str) -> tuple[int, ...]:
+    """(7, 0, 15) of "7.0.15"; () if there is no version in the text."""
+    match = re.search(r"(\d+)\.(\d+)\.(\d+)", text)
+    return tuple(int(part) for part in match.groups()) if match else ()

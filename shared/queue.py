@@ -1,0 +1,161 @@
+"""A queue in Redis: typed callers of the scripts, and reads of what they wrote. Errors of Redis pass through."""
+
+import json
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any, Self
+
+from redis.asyncio import Redis
+from redis.exceptions import NoScriptError, RedisError
+
+from shared.errors import QueueFullError
+from shared.keys import QueueKeys
+from shared.messages import Event, JobRequest
+from shared.scripts import script
+
+LOG_PAGE = 256  # events read at once
+
+
+class Verdict(IntEnum):
+    """What Redis says of a worker's write."""
+
+    OK = 1
+    ALREADY = 2
+    GONE = 0
+    FENCED = -1
+    DIFFERS = -2
+    CANCELLED = -3
+
+    @property
+    def is_written(self) -> bool:
+        return self > 0
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """A job handed to a worker: the attempt's epoch, and what earlier attempts have logged."""
+
+    request: JobRequest
+    epoch: str
+    time_left: float  # s until the deadline
+    log: tuple[Event, ...]
+
+    @classmethod
+    def from_reply(cls, reply: Sequence[Any]) -> Self:
+        job_id, epoch, request, time_left_ms, entries = reply
+        log = tuple(_event_of_script(job_id, entry) for entry in entries)
+        return cls(JobRequest.from_json(request), epoch, time_left_ms / 1000, log)
+
+
+@dataclass(frozen=True, slots=True)
+class JobQueue:
+    """One queue as seen by one process."""
+
+    client: Redis
+    keys: QueueKeys
+
+    async def enqueue(self, requests: Sequence[JobRequest], *, max_waiting: int, timeout: float, keep: float) -> int:
+        """Accept all requests (of one class), or raise QueueFullError. Returns the first one's place in the queue.
+        They expire after `timeout` s; once ended they can be read for `keep` s. Repeating a call changes nothing."""
+        args: list[str | int] = [requests[0].job_class, max_waiting, _ms(timeout), _ms(keep)]
+        for request in requests:
+            size = len(request.prompt_token_ids)
+            args += [request.id, request.to_json(), request.tenant, size, request.sampling_params.max_tokens]
+        accepted, number = await script("enqueue").run(self.client, self.keys.base, *args)
+        if not accepted:
+            raise QueueFullError(number, max_waiting)
+        return int(number)
+
+    async def take(
+        self, worker_id: str, count: int, *, nonce: str, recover: Collection[str] | None = None
+    ) -> list[Delivery]:
+        """Up to `count` jobs for this worker. After a call whose reply was lost, pass the ids of the jobs that it
+        runs as `recover`: jobs delivered to it but unknown to it come too."""
+        args: list[str | int] = [worker_id, count, nonce, int(recover is not None), *(recover or ())]
+        replies = await script("take").run(self.client, self.keys.base, *args)
+        return [Delivery.from_reply(reply) for reply in replies]
+
+    async def emit(self, events: Sequence[tuple[Event, str]]) -> list[tuple[Verdict, int] | RedisError]:
+        """Log and publish events, each given with the running hash before it, in one round trip.
+        Returns for each the verdict and the number of readers reached, or the error."""
+        calls = [_emit_args(event, previous) for event, previous in events]
+        replies = await self._pipeline("emit", calls)
+        return [reply if isinstance(reply, RedisError) else (Verdict(reply[0]), reply[1]) for reply in replies]
+
+    async def finish(
+        self,
+        job_id: str,
+        epoch: str,
+        seq: int,
+        *,
+        status: str,
+        finish_reason: str = "",
+        error: dict[str, Any] | None = None,
+        result: str = "",
+    ) -> Verdict:
+        """End a job with event number `seq`."""
+        problem = json.dumps(error, ensure_ascii=False) if error else ""
+        args = (job_id, epoch, seq, status, finish_reason, problem, result)
+        return Verdict(await script("finish").run(self.client, self.keys.base, *args))
+
+    async def release(self, job_id: str, epoch: str) -> Verdict:
+        """Hand a running job back; another worker continues it."""
+        return Verdict(await script("release").run(self.client, self.keys.base, job_id, epoch))
+
+    async def cancel(self, job_id: str) -> str | None:
+        """Cancel a job. Returns its status afterwards, None if it is unknown."""
+        status: str | None = await script("cancel").run(self.client, self.keys.base, job_id, "cancel")
+        return status
+
+    async def expire(self, job_id: str) -> str | None:
+        """End a job if its deadline has passed. Returns its status afterwards, None if it is unknown."""
+        status: str | None = await script("cancel").run(self.client, self.keys.base, job_id, "expire")
+        return status
+
+    async def job(self, job_id: str) -> dict[str, str]:
+        """All fields of a job, {} if it is unknown."""
+        fields: dict[Any, Any] = await self.client.hgetall(self.keys.job(job_id))
+        return fields
+
+    async def read_log(self, job_id: str, after: int, *, count: int = LOG_PAGE) -> list[Event]:
+        """The next events after number `after`, oldest first, at most `count`."""
+        entries: Any = await self.client.xrange(self.keys.events(job_id), min=f"{after + 1}-0", count=count)
+        return [Event.from_log(job_id, entry_id, fields) for entry_id, fields in entries]
+
+    async def _pipeline(self, name: str, calls: Sequence[tuple[str | int, ...]]) -> list[Any]:
+        replies = await self._execute(name, calls)
+        if any(isinstance(reply, NoScriptError) for reply in replies):
+            await script(name).load(self.client)
+            replies = await self._execute(name, calls)
+        return replies
+
+    async def _execute(self, name: str, calls: Sequence[tuple[str | int, ...]]) -> list[Any]:
+        async with self.client.pipeline(transaction=False) as pipeline:
+            for args in calls:
+                script(name).queue(pipeline, self.keys.base, *args)
+            replies: list[Any] = await pipeline.execute(raise_on_error=False)
+            return replies
+
+
+def _emit_args(event: Event, previous_hash: str) -> tuple[str | int, ...]:
+    tokens = json.dumps(event.token_ids, separators=(",", ":"))
+    return (
+        event.job_id,
+        event.epoch,
+        event.seq,
+        event.num_tokens,
+        event.hash,
+        tokens,
+        event.text,
+        event.to_message(previous_hash),
+    )
+
+
+def _event_of_script(job_id: str, entry: Sequence[Any]) -> Event:
+    entry_id, flat = entry
+    return Event.from_log(job_id, entry_id, dict(zip(flat[::2], flat[1::2], strict=True)))
+
+
+def _ms(seconds: float) -> int:
+    return round(seconds * 1000)

@@ -5,8 +5,7 @@ from typing import Annotated
 import typer
 
 from api.settings import ApiSettings
-from cli.extras import needs_extra
-from cli.overrides import given
+from cli.common import given, needs_extra
 from cli.redis_url import require_url
 from shared.settings import load_settings
 

@@ -64,12 +64,7 @@ def names_of(field: str, info: FieldInfo) -> tuple[str, ...]:
 
 
 def known_names() -> set[str]:
-    return {
-        name
-        for _, kind in GROUPS
-        for field, info in own_fields(kind).items()
-        for name in names_of(field, info)
-    }
+    return {name for _, kind in GROUPS for field, info in own_fields(kind).items() for name in names_of(field, info)}
 
 
 def read_dotenv() -> dict[str, str]:

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from cli.extras import needs_extra
+from cli.common import needs_extra
 from shared.settings import load_settings
 from worker.settings import WorkerSettings
 
@@ -19,6 +19,7 @@ def fetch(
     settings = load_settings(WorkerSettings)
     with needs_extra("worker"):
         from worker.models import resolve_model
+
         path = resolve_model(model or settings.model, settings.data_dir, lambda text: typer.echo(text, err=True))
     typer.echo(path)
 

@@ -10,12 +10,13 @@ from shared.errors import RedisUnavailableError, SettingsError
 from shared.settings import CommonSettings
 
 MIN_VERSION = (7, 0)
-_PASSWORD = re.compile(r"(?<=://)([^/@\s]*):([^/\s]*)@")
+_PASSWORD = re.compile(r"(?<=://)([^/@:\s]*):[^/\s]*@")
+_PASSWORD_OPTION = re.compile(r"([?&]password=)[^&\s]*")
 
 
 def mask_password(text: str) -> str:
     """`text` with the password of every URL in it replaced by ***."""
-    return _PASSWORD.sub(r"\1:***@", text)
+    return _PASSWORD_OPTION.sub(r"\1***", _PASSWORD.sub(r"\1:***@", text))
 
 
 def require_url(settings: CommonSettings) -> str:
@@ -28,17 +29,21 @@ def require_url(settings: CommonSettings) -> str:
     return settings.redis_url
 
 
+def connect(url: str) -> "redis.Redis":
+    """A client that gives up within seconds. Raises SettingsError for a malformed URL."""
+    try:
+        return redis.Redis.from_url(
+            url, socket_connect_timeout=2, socket_timeout=2, retry=Retry(NoBackoff(), 0), decode_responses=True
+        )
+    except ValueError as error:
+        raise SettingsError(f"FOREBAY_REDIS_URL={mask_password(url)!r}: {error}") from None
+
+
 def check_url(url: str) -> None:
     """Raise SettingsError for a malformed URL, RedisUnavailableError for a server that is away or too old."""
     shown = mask_password(url)
     try:
-        client = redis.Redis.from_url(
-            url, socket_connect_timeout=2, socket_timeout=2, retry=Retry(NoBackoff(), 0), decode_responses=True
-        )
-    except ValueError as error:
-        raise SettingsError(f"FOREBAY_REDIS_URL={shown!r}: {error}") from None
-    try:
-        with client:
+        with connect(url) as client:
             version = str(client.info("server")["redis_version"])
     except (redis.RedisError, OSError) as error:
         raise RedisUnavailableError(f"Redis at {shown} cannot be used: {mask_password(str(error))}") from None

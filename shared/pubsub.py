@@ -38,13 +38,18 @@ class Subscriber:
     def num_channels(self) -> int:
         return len(self._channels)
 
+    def add(self, channel: str) -> None:
+        """Subscribe with the next connection, without waiting; for use before `run`."""
+        self._channels.setdefault(channel, asyncio.get_running_loop().create_future())
+
     async def subscribe(self, channel: str) -> None:
         """Return when Redis has confirmed: nothing published from now on is missed while the connection lives.
         Raises RedisUnavailableError after CONFIRM_TIMEOUT."""
         confirmed = self._channels.setdefault(channel, asyncio.get_running_loop().create_future())
         await self._send("SUBSCRIBE", channel)
         try:
-            await asyncio.wait_for(asyncio.shield(confirmed), CONFIRM_TIMEOUT)
+            async with asyncio.timeout(CONFIRM_TIMEOUT):
+                await asyncio.shield(confirmed)
         except TimeoutError:
             raise RedisUnavailableError("Redis did not confirm a subscription") from None
 

@@ -1,7 +1,7 @@
 """A queue in Redis: typed callers of the scripts, and reads of what they wrote. Errors of Redis pass through."""
 
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, Self
@@ -49,6 +49,23 @@ class Delivery:
 
 
 @dataclass(frozen=True, slots=True)
+class Ending:
+    """How a job ends: event number `seq` of its log will be terminal."""
+
+    job_id: str
+    epoch: str
+    seq: int
+    status: str  # one of messages.TERMINAL
+    finish_reason: str = ""
+    error: Mapping[str, Any] | None = None
+    result: str = ""  # the whole text
+
+    def to_args(self) -> tuple[str | int, ...]:
+        problem = json.dumps(self.error, ensure_ascii=False) if self.error else ""
+        return (self.job_id, self.epoch, self.seq, self.status, self.finish_reason, problem, self.result)
+
+
+@dataclass(frozen=True, slots=True)
 class JobQueue:
     """One queue as seen by one process."""
 
@@ -83,21 +100,10 @@ class JobQueue:
         replies = await self._pipeline("emit", calls)
         return [reply if isinstance(reply, RedisError) else (Verdict(reply[0]), reply[1]) for reply in replies]
 
-    async def finish(
-        self,
-        job_id: str,
-        epoch: str,
-        seq: int,
-        *,
-        status: str,
-        finish_reason: str = "",
-        error: dict[str, Any] | None = None,
-        result: str = "",
-    ) -> Verdict:
-        """End a job with event number `seq`."""
-        problem = json.dumps(error, ensure_ascii=False) if error else ""
-        args = (job_id, epoch, seq, status, finish_reason, problem, result)
-        return Verdict(await script("finish").run(self.client, self.keys.base, *args))
+    async def finish(self, endings: Sequence[Ending]) -> list[Verdict | RedisError]:
+        """End jobs, in one round trip. Returns for each the verdict, or the error."""
+        replies = await self._pipeline("finish", [ending.to_args() for ending in endings])
+        return [reply if isinstance(reply, RedisError) else Verdict(reply) for reply in replies]
 
     async def release(self, job_id: str, epoch: str) -> Verdict:
         """Hand a running job back; another worker continues it."""

@@ -1,11 +1,11 @@
 """How Forebay connects to Redis. Every time-out and every retry is chosen here, on purpose."""
 
 from redis.asyncio import Redis
-from redis.asyncio.connection import Connection, ConnectionPool
+from redis.asyncio.connection import BlockingConnectionPool, Connection, ConnectionPool
 from redis.asyncio.retry import Retry
 from redis.backoff import ConstantBackoff
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import RedisError
+from redis.exceptions import NoScriptError, OutOfMemoryError, ReadOnlyError, RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from shared.errors import SettingsError
@@ -14,14 +14,18 @@ COMMAND_TIMEOUT = 5.0  # s; no command here blocks, so a longer silence is a fau
 CONNECT_TIMEOUT = 2.0  # s
 MAX_CONNECTIONS = 64
 
+PASSING = (NoScriptError, OutOfMemoryError, ReadOnlyError)
+
 
 def connect(url: str, *, retries: int = 0) -> Redis:
     """A client that returns text. `retries` repeats a command after a lost connection: safe only for commands that
     may run twice (all of Forebay's scripts but `take`). Raises SettingsError if the URL is malformed."""
     try:
-        pool = ConnectionPool.from_url(
+        # Blocking: many requests at once wait for a connection instead of failing with MaxConnectionsError.
+        pool = BlockingConnectionPool.from_url(
             url,
             max_connections=MAX_CONNECTIONS,
+            timeout=COMMAND_TIMEOUT,
             decode_responses=True,
             socket_timeout=COMMAND_TIMEOUT,
             socket_connect_timeout=CONNECT_TIMEOUT,
@@ -31,7 +35,7 @@ def connect(url: str, *, retries: int = 0) -> Redis:
         )
     except ValueError as error:
         raise SettingsError(f"FOREBAY_REDIS_URL={url!r}: {error}") from None
-    return Redis(connection_pool=pool)
+    return Redis.from_pool(pool)  # owns the pool: aclose() closes its connections too
 
 
 def subscriber_connection(url: str) -> Connection:
@@ -48,6 +52,12 @@ def subscriber_connection(url: str) -> Connection:
     )
     connection: Connection = pool.make_connection()  # type: ignore[no-untyped-call]
     return connection
+
+
+def is_passing(error: Exception) -> bool:
+    """Whether it is the server's state, so that the same command may succeed later; otherwise the command is wrong."""
+    states = ("OOM", "READONLY", "LOADING", "MISCONF", "NOREPLICAS", "MASTERDOWN", "CLUSTERDOWN", "BUSY", "NOSCRIPT")
+    return not isinstance(error, ResponseError) or isinstance(error, PASSING) or str(error).startswith(states)
 
 
 def describe(error: RedisError | OSError) -> str:

@@ -1,0 +1,139 @@
+"""The reader of one job: its events 1..n in order, once each, whatever is lost on the way. Hints come from the hub;
+the log is the truth. Position and running hash are checked for every event, arrival order is never trusted."""
+
+import logging
+import time
+from collections.abc import AsyncIterator, Iterable
+from dataclasses import dataclass
+
+from redis.exceptions import RedisError
+
+from api.hub import Subscription
+from shared.messages import FAILED, START_HASH, TERMINAL, Event, running_hash
+from shared.queue import LOG_PAGE, JobQueue
+from shared.redis import describe
+
+logger = logging.getLogger(__name__)
+
+MAX_QUIET_FACTOR = 5  # a job that stays quiet is looked at less often, down to 1/5 of the watchdog's rate
+OUTAGE_SLACK = 30.0  # s beyond the job's deadline; only a Redis that stays away can last so long
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """An end that the relay makes up because the job's own end cannot be had."""
+
+    code: str
+    message: str
+
+
+SHUTTING_DOWN = Loss("shutting_down", "this API process is shutting down; the job goes on, read it at /jobs/{id}")
+LOST = Loss("job_lost", "Redis has lost the job")
+DIVERGED = Loss("job_lost", "Redis has lost a part of the job; what follows would not continue what was sent")
+UNREACHABLE = Loss("redis_unavailable", "Redis stayed away until after the job's deadline")
+
+
+class Relay:
+    """Iterate over `batches()` once."""
+
+    def __init__(
+        self, queue: JobQueue, job_id: str, subscription: Subscription, *, watchdog_interval: float, timeout: float
+    ) -> None:
+        self.job_id = job_id
+        self.is_over = False  # a last event was delivered
+        self._queue = queue
+        self._subscription = subscription
+        self._watchdog_interval = watchdog_interval
+        self._give_up_at = time.monotonic() + timeout + OUTAGE_SLACK
+        self._seq = 0
+        self._hash = START_HASH
+        self._num_tokens = 0
+        self._num_quiet = 0
+
+    async def batches(self) -> AsyncIterator[list[Event]]:
+        """Events in the order of the log, in lists as they come; the very last one is terminal."""
+        while not self.is_over:
+            batch = await self._next_batch()
+            if batch:
+                self._num_quiet = 0
+                yield batch
+
+    async def _next_batch(self) -> list[Event]:
+        if self._subscription.is_closed:
+            return [self._end(SHUTTING_DOWN)]
+        try:
+            if self._subscription.is_stale:
+                return await self._catch_up()
+            if await self._subscription.wait(self._patience()):
+                return self._accept_hints(self._subscription.take())
+            return await self._look()
+        except RedisError as error:
+            return await self._wait_for_redis(error)
+
+    def _patience(self) -> float:
+        return self._watchdog_interval * min(2**self._num_quiet, MAX_QUIET_FACTOR)
+
+    async def _catch_up(self) -> list[Event]:
+        self._subscription.is_stale = False  # before reading: what is published meanwhile is buffered
+        page = await self._queue.read_log(self.job_id, self._seq)
+        if len(page) == LOG_PAGE:
+            self._subscription.mark_stale()  # there may be more to read
+        return self._accept_log(page)
+
+    async def _look(self) -> list[Event]:
+        """The watchdog: find what no hint told, end the job if its deadline has passed, notice that it is gone."""
+        self._num_quiet += 1
+        page = await self._queue.read_log(self.job_id, self._seq)
+        if page:
+            return self._accept_log(page)
+        status = await self._queue.expire(self.job_id)
+        if status is None:
+            return [self._end(LOST)]
+        if status in TERMINAL:
+            page = await self._queue.read_log(self.job_id, self._seq)
+            return self._accept_log(page) or [self._end(LOST)]
+        return []
+
+    async def _wait_for_redis(self, error: RedisError) -> list[Event]:
+        self._subscription.mark_stale()
+        if time.monotonic() > self._give_up_at:
+            return [self._end(UNREACHABLE)]
+        logger.debug("job %s: cannot read the log: %s", self.job_id, describe(error))
+        await self._subscription.wait(self._patience())
+        self._num_quiet += 1
+        return []
+
+    def _accept_hints(self, messages: Iterable[str]) -> list[Event]:
+        accepted: list[Event] = []
+        for message in messages:
+            event, previous_hash = Event.from_message(message)
+            if event.job_id != self.job_id:
+                logger.error("job %s: got an event of job %s, dropped", self.job_id, event.job_id)
+            elif event.seq > self._seq:
+                if previous_hash != self._hash or not self._continues(event):
+                    self._subscription.mark_stale()
+                    break
+                accepted.append(self._advance(event))
+        return accepted
+
+    def _accept_log(self, page: Iterable[Event]) -> list[Event]:
+        accepted: list[Event] = []
+        for event in page:
+            if not self._continues(event):
+                accepted.append(self._end(DIVERGED))
+                break
+            accepted.append(self._advance(event))
+        return accepted
+
+    def _continues(self, event: Event) -> bool:
+        return event.seq == self._seq + 1 and running_hash(self._hash, event.token_ids) == event.hash
+
+    def _advance(self, event: Event) -> Event:
+        self._seq, self._hash, self._num_tokens = event.seq, event.hash, event.num_tokens
+        self.is_over = event.is_terminal
+        return event
+
+    def _end(self, loss: Loss) -> Event:
+        self.is_over = True
+        error = {"code": loss.code, "message": loss.message.replace("{id}", self.job_id)}
+        return Event(self.job_id, 0, "", FAILED, (), "", self._num_tokens, self._hash, {"error": error})

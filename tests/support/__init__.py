@@ -1,0 +1,1 @@
+"""Helpers shared by all tests: `from tests.support.eventually import eventually`."""

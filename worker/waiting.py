@@ -1,0 +1,23 @@
+"""Waiting for one of several parts of a process, and taking them down."""
+
+import asyncio
+from contextlib import suppress
+from typing import Any
+
+
+async def first_of(stop: asyncio.Event, *parts: "asyncio.Future[Any]") -> None:
+    """Return when `stop` is set or one of the parts has ended; raise what that one raised."""
+    stopping = asyncio.create_task(stop.wait())
+    try:
+        done, _ = await asyncio.wait([stopping, *parts], return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        await cancel(stopping)
+    for part in done - {stopping}:
+        part.result()
+
+
+async def cancel(task: "asyncio.Task[Any]") -> None:
+    """Cancel a task and wait until it is gone. What it raised was seen elsewhere."""
+    task.cancel()
+    with suppress(asyncio.CancelledError, Exception):
+        await task

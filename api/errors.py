@@ -60,7 +60,7 @@ def error_type(status: int) -> str:
     return "invalid_request_error" if status < HTTPStatus.INTERNAL_SERVER_ERROR else "server_error"
 
 
-def error_object(message: str, *, status: int, code: str, param: str | None = None) -> dict[str, str | None]:
+def error_object(message: str, *, status: int, code: str, param: str | None = None) -> dict[str, Any]:
     """What stands under "error" in a body or an SSE frame."""
     return {"message": message, "type": error_type(status), "param": param, "code": code}
 

@@ -71,7 +71,7 @@ class Relay:
             return await self._wait_for_redis(error)
 
     def _patience(self) -> float:
-        return self._watchdog_interval * min(2**self._num_quiet, MAX_QUIET_FACTOR)
+        return self._watchdog_interval * min(1 << self._num_quiet, MAX_QUIET_FACTOR)
 
     async def _catch_up(self) -> list[Event]:
         self._subscription.is_stale = False  # before reading: what is published meanwhile is buffered
@@ -106,7 +106,11 @@ class Relay:
     def _accept_hints(self, messages: Iterable[str]) -> list[Event]:
         accepted: list[Event] = []
         for message in messages:
-            event, previous_hash = Event.from_message(message)
+            try:
+                event, previous_hash = Event.from_message(message)
+            except (ValueError, KeyError, TypeError, AttributeError):
+                self._subscription.mark_stale()  # not one of ours; the log knows
+                break
             if event.job_id != self.job_id:
                 logger.error("job %s: got an event of job %s, dropped", self.job_id, event.job_id)
             elif event.seq > self._seq:

@@ -1,7 +1,8 @@
 """Ends a process group once the process that made it is gone, however it went (kill -9 too).
 
-Run as a script, standard library only: `guard.py LIFELINE MEMBERS`, as the first process of its group. LIFELINE is the
-reading end of a pipe whose other end only the maker holds; MEMBERS that of one whose other end every member inherits.
+Run as a script, standard library only: `guard.py LIFELINE MEMBERS GRACE`, as the first process of its group. LIFELINE is
+the reading end of a pipe whose other end only the maker holds; MEMBERS that of one whose other end every member
+inherits; GRACE the seconds between SIGTERM and SIGKILL.
 """
 
 import os
@@ -9,18 +10,16 @@ import select
 import signal
 import sys
 
-GRACE = 5.0  # seconds between SIGTERM and SIGKILL
 
-
-def main(lifeline: int, members: int) -> None:
+def main(lifeline: int, members: int, grace: float) -> None:
     """Wait for the end of the lifeline, then for the members: politely first."""
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     os.read(lifeline, 1)  # nobody writes: it returns when the maker is gone
     os.killpg(0, signal.SIGTERM)
-    select.select([members], [], [], GRACE)  # readable, at its end, when no member is left
+    select.select([members], [], [], grace)  # readable, at its end, when no member is left
     os.killpg(0, signal.SIGKILL)  # this process included
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]))
+    main(int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]))

@@ -13,12 +13,12 @@ class ProcessGroup:
     """Starts the guard. Processes started with `options` are members; all are ended when the maker closes the group
     or dies. They get no Ctrl-C from the terminal: it goes to the maker, who knows the right order."""
 
-    def __init__(self) -> None:
+    def __init__(self, grace: float = 5.0) -> None:
         lifeline, self._lifeline = os.pipe()
         members, self._members = os.pipe()
         path = str(Path(guard.__file__))
         self._guard = subprocess.Popen(
-            [sys.executable, "-I", "-S", path, str(lifeline), str(members)],
+            [sys.executable, "-I", "-S", path, str(lifeline), str(members), str(grace)],
             stdin=subprocess.DEVNULL,
             pass_fds=(lifeline, members),
             process_group=0,

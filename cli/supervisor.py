@@ -15,10 +15,15 @@ USER_ERRORS = (1, 2)  # exit codes of a process that has said in one line what i
 class Supervisor:
     """Starts children and starts them again when they die. `failed` completes when it gives one up."""
 
-    def __init__(self, group: ProcessGroup, say: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        group: ProcessGroup,
+        say: Callable[[str], None],
+        restarts: Callable[[], Restarts] = Restarts,
+    ) -> None:
         self.started_up = False  # set once everything was ready: a user error no longer ends all
         self.failed: asyncio.Future[ForebayError] = asyncio.get_running_loop().create_future()
-        self._group, self._say = group, say
+        self._group, self._say, self._restarts = group, say, restarts
         self._keepers: dict[Child, asyncio.Task[Any]] = {}
         self._stopping: set[Child] = set()
 
@@ -57,7 +62,7 @@ class Supervisor:
             child.signal(signal.SIGKILL)
 
     async def _keep(self, child: Child) -> None:
-        restarts = Restarts()
+        restarts = self._restarts()
         while True:
             code, lifetime = await child.run(self._group)
             if child in self._stopping:

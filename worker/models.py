@@ -18,6 +18,8 @@ def resolve_model(model: str, data_dir: Path, progress: Progress) -> Path:
 
     Raises ModelError with the reason of every way that was tried.
     """
+    if not model:
+        raise ModelError("the model's name is empty: set FOREBAY_MODEL to a Hugging Face id or a directory")
     path = Path(model).expanduser()
     if path.exists() or model.startswith((".", "/", "~")):
         return _checked_directory(path)

@@ -1,8 +1,9 @@
 """Waiting for one of several parts of a process, and taking them down."""
 
 import asyncio
-from contextlib import suppress
 from typing import Any
+
+CANCEL_INTERVAL = 1.0  # s
 
 
 async def first_of(stop: asyncio.Event, *parts: "asyncio.Future[Any]") -> None:
@@ -18,6 +19,8 @@ async def first_of(stop: asyncio.Event, *parts: "asyncio.Future[Any]") -> None:
 
 async def cancel(task: "asyncio.Task[Any]") -> None:
     """Cancel a task and wait until it is gone. What it raised was seen elsewhere."""
-    task.cancel()
-    with suppress(asyncio.CancelledError, Exception):
-        await task
+    while not task.done():
+        task.cancel()  # again, if a library swallowed the first
+        await asyncio.wait([task], timeout=CANCEL_INTERVAL)
+    if not task.cancelled():
+        task.exception()

@@ -22,7 +22,9 @@ def script(tokens: list[str | int], **options: Any) -> str:
     return json.dumps({"script": tokens, **options})
 
 
-def fake_job(job_id: str, prompt: str = "hello", *, max_tokens: int = 64, stream: bool = True, **params: Any) -> JobRequest:
+def fake_job(
+    job_id: str, prompt: str = "hello", *, max_tokens: int = 64, stream: bool = True, **params: Any
+) -> JobRequest:
     """A job for the fake engine."""
     sampling_params = SamplingParams(max_tokens, **params)
     return JobRequest(job_id, MODEL, prompt_ids(prompt), sampling_params, SEED, stream)

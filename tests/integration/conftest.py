@@ -1,0 +1,49 @@
+"""An API process (in a thread) and a scripted worker, both on a real Redis."""
+
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import httpx
+import pytest
+from redis.asyncio import Redis
+
+from api.app import create_app
+from api.server import Server
+from api.settings import ApiSettings
+from tests.support.http_server import running_server
+from tests.support.scripted_worker import MODEL, ScriptedWorker
+
+
+@pytest.fixture
+def api_overrides() -> dict[str, Any]:
+    """Settings that a test changes: @pytest.mark.parametrize("api_overrides", [{...}])."""
+    return {}
+
+
+@pytest.fixture
+def api_settings(redis_url: str, api_overrides: dict[str, Any]) -> ApiSettings:
+    """heartbeat_interval is long: a scripted worker does not go stale while a test runs."""
+    settings = {"redis_url": redis_url, "model": MODEL, "heartbeat_interval": 60, "watchdog_interval": 0.2}
+    return ApiSettings(**settings | api_overrides)
+
+
+@pytest.fixture
+def api_url(api_settings: ApiSettings) -> Iterator[str]:
+    """A running API."""
+    with running_server(Server(create_app(api_settings), api_settings)) as url:
+        yield url
+
+
+@pytest.fixture
+async def http(api_url: str) -> AsyncIterator[httpx.AsyncClient]:
+    """A client of it."""
+    async with httpx.AsyncClient(base_url=api_url, timeout=30, trust_env=False) as client:
+        yield client
+
+
+@pytest.fixture
+async def worker(redis_client: Redis) -> ScriptedWorker:
+    """A live worker of the default model."""
+    worker = ScriptedWorker(redis_client)
+    await worker.announce()
+    return worker

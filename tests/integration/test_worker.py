@@ -1,0 +1,236 @@
+"""Real worker processes with the fake engine, driven through the queue."""
+
+import asyncio
+import json
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from redis.asyncio import Redis
+
+from shared.keys import QueueKeys, models_key
+from shared.messages import CANCELLED, EXPIRED, FAILED, FINISHED, Event, ModelCard
+from shared.queue import JobQueue
+from shared.redis import connect
+from tests.support.eventually import eventually
+from tests.support.forebay_process import ForebayProcess
+from tests.support.jobs import MODEL, chain_text, fake_job, script
+from tests.support.redis_server import RedisServer
+
+KEYS = QueueKeys("forebay", MODEL)
+StartWorker = Callable[..., ForebayProcess]
+
+
+@pytest.fixture
+def start_worker(redis_url: str) -> Iterator[StartWorker]:
+    """Starts workers; the test fails if one that still runs does not end cleanly."""
+    workers: list[ForebayProcess] = []
+
+    def start(url: str = redis_url, **settings: str) -> ForebayProcess:
+        defaults = {"FOREBAY_REDIS_URL": url, "FOREBAY_ENGINE": "fake", "FOREBAY_MODEL": MODEL}
+        workers.append(ForebayProcess("worker", settings=defaults | {"FOREBAY_DRAIN_TIMEOUT": "0"} | settings))
+        return workers[-1]
+
+    yield start
+    for worker in workers:
+        with worker:
+            if worker.process.poll() is None:
+                worker.send(signal.SIGTERM)
+                assert worker.wait() == 0, worker.output
+
+
+@pytest.fixture
+def queue(redis_client: Redis) -> JobQueue:
+    return JobQueue(redis_client, KEYS)
+
+
+async def enqueue(queue: JobQueue, *jobs: object, timeout: float = 60) -> None:
+    await queue.enqueue(jobs, max_waiting=10_000, timeout=timeout, keep=60)
+
+
+async def ended(queue: JobQueue, job_id: str) -> list[Event]:
+    """The whole log of a job, once it has ended."""
+
+    async def log() -> list[Event] | None:
+        events = await queue.read_log(job_id, 0, count=10_000)
+        return events if events and events[-1].is_terminal else None
+
+    return await eventually(log, f"job {job_id} ends")
+
+
+async def text_of(queue: JobQueue, job_id: str) -> str:
+    events = await ended(queue, job_id)
+    assert events[-1].type == FINISHED, events[-1]
+    return "".join(event.text for event in events)
+
+
+async def running(queue: JobQueue, job_id: str) -> None:
+    await eventually(lambda: queue.read_log(job_id, 0), f"job {job_id} makes tokens")
+
+
+async def facts(queue: JobQueue) -> list[dict[str, str]]:
+    keys = [key async for key in queue.client.scan_iter(KEYS.worker("*"))]
+    return [await queue.client.hgetall(key) for key in keys]
+
+
+async def test_many_jobs_get_their_own_tokens(queue: JobQueue, start_worker: StartWorker) -> None:
+    start_worker()
+    jobs = [fake_job(f"j{number}", f"prompt {number}", stream=number % 2 == 0) for number in range(200)]
+    await enqueue(queue, *jobs)
+    for number in range(200):
+        assert await text_of(queue, f"j{number}") == chain_text(f"prompt {number}", 64)
+    assert await queue.client.xlen(KEYS.jobs("interactive")) == 0
+
+
+async def test_a_job_queued_before_the_first_worker_is_served(queue: JobQueue, start_worker: StartWorker) -> None:
+    await enqueue(queue, fake_job("a"))
+    start_worker()
+    assert await text_of(queue, "a") == chain_text("hello", 64)
+
+
+async def test_a_worker_says_what_it_serves(queue: JobQueue, start_worker: StartWorker) -> None:
+    worker = start_worker(FOREBAY_MAX_NUM_SEQS="3", FOREBAY_MAX_MODEL_LEN="100")
+    text = await eventually(lambda: queue.client.hget(models_key("forebay"), MODEL), "the model is shown")
+    card = ModelCard.from_json(text)
+    assert (card.queue, card.engine, card.max_model_len) == (MODEL, "fake", 100)
+    assert json.loads(await queue.client.get(f"forebay:tokenizer:{card.tokenizer}"))["model"]["type"] == "BPE"
+    (state,) = await facts(queue)
+    assert (state["status"], state["slots"], state["running"]) == ("ready", "3", "0")
+    worker.send(signal.SIGTERM)
+    assert worker.wait() == 0
+    assert await facts(queue) == []
+
+
+async def test_a_cancelled_job_leaves_its_slot(queue: JobQueue, start_worker: StartWorker) -> None:
+    start_worker(FOREBAY_MAX_NUM_SEQS="1")
+    await enqueue(queue, fake_job("long", script(["x" * 5000], delay_ms=5), max_tokens=5000))
+    await running(queue, "long")
+    await enqueue(queue, fake_job("next"))
+    await queue.cancel("long")
+    log = await ended(queue, "long")
+    assert log[-1].type == CANCELLED
+    assert log[-1].num_tokens < 5000
+    assert await text_of(queue, "next") == chain_text("hello", 64)
+
+
+async def test_jobs_cancelled_while_they_wait_are_never_run(queue: JobQueue, start_worker: StartWorker) -> None:
+    start_worker(FOREBAY_MAX_NUM_SEQS="1")
+    await enqueue(queue, fake_job("long", script(["x" * 100], delay_ms=5), max_tokens=100))
+    await running(queue, "long")
+    await enqueue(queue, *(fake_job(f"w{number}", script([], exit_at=1)) for number in range(5)))
+    for number in range(5):
+        assert await queue.cancel(f"w{number}") == CANCELLED
+    await enqueue(queue, fake_job("next"))
+    assert await text_of(queue, "next") == chain_text("hello", 64)
+    assert await text_of(queue, "long") == "x" * 100
+
+
+async def test_a_running_job_expires(queue: JobQueue, start_worker: StartWorker) -> None:
+    start_worker()
+    await enqueue(queue, fake_job("a", script(["x" * 5000], delay_ms=10), max_tokens=5000), timeout=0.3)
+    log = await ended(queue, "a")
+    assert log[-1].type == EXPIRED
+    assert await queue.client.xlen(KEYS.jobs("interactive")) == 0
+
+
+async def test_a_failing_job_ends_as_failed(queue: JobQueue, start_worker: StartWorker) -> None:
+    start_worker()
+    await enqueue(queue, fake_job("bad", script(["abc"], fail_at=3)), fake_job("good"))
+    log = await ended(queue, "bad")
+    assert log[-1].type == FAILED
+    assert log[-1].data["error"]["code"] == "engine_error"
+    assert "".join(event.text for event in log) == "ab"
+    assert await text_of(queue, "good") == chain_text("hello", 64)
+
+
+async def test_a_stopped_worker_hands_back_and_another_goes_on(queue: JobQueue, start_worker: StartWorker) -> None:
+    first = start_worker()
+    await enqueue(queue, fake_job("a", script(["0123456789" * 10], delay_ms=10), max_tokens=500))
+    await running(queue, "a")
+    first.send(signal.SIGTERM)
+    assert first.wait() == 0, first.output
+    start_worker()
+    assert await text_of(queue, "a") == "0123456789" * 10
+    assert len({event.epoch for event in await queue.read_log("a", 0, count=1000)}) > 1
+
+
+async def test_a_draining_worker_finishes_what_is_short(queue: JobQueue, start_worker: StartWorker) -> None:
+    worker = start_worker(FOREBAY_DRAIN_TIMEOUT="20")
+    await enqueue(queue, fake_job("a", script(["abcdefghij"], delay_ms=20)))
+    await running(queue, "a")
+    worker.send(signal.SIGTERM)
+    assert worker.wait() == 0
+    assert await text_of(queue, "a") == "abcdefghij"
+
+
+async def test_a_worker_survives_flushes_and_lost_connections(queue: JobQueue, start_worker: StartWorker) -> None:
+    worker = start_worker(FOREBAY_HEARTBEAT_INTERVAL="0.1")
+    await enqueue(queue, fake_job("a"))
+    await ended(queue, "a")
+    for number, command in enumerate(
+        ["FLUSHALL", "SCRIPT FLUSH", "CLIENT KILL TYPE normal", "CLIENT KILL TYPE pubsub"]
+    ):
+        await queue.client.execute_command(*command.split())
+        await enqueue(queue, fake_job(f"b{number}", f"after {command}"))
+        assert await text_of(queue, f"b{number}") == chain_text(f"after {command}", 64)
+    await eventually(lambda: queue.client.hget(models_key("forebay"), MODEL), "the model is shown again")
+    assert len(worker.lines) < 30, worker.output
+
+
+async def test_an_idle_worker_is_quiet(queue: JobQueue, start_worker: StartWorker) -> None:
+    """Longer than the time-outs of sockets and pings."""
+    worker = start_worker()
+    await enqueue(queue, fake_job("a"))
+    await ended(queue, "a")
+    before = len(worker.lines)
+    commands = (await queue.client.info("stats"))["total_connections_received"]
+    beats = int((await facts(queue))[0]["heartbeat_at"])
+    await eventually(lambda: _has_beaten(queue, beats + 13_000), "the worker beats on", deadline=40)
+    assert len(worker.lines) == before, worker.output
+    assert (await queue.client.info("stats"))["total_connections_received"] == commands
+
+
+async def _has_beaten(queue: JobQueue, since: int) -> bool:
+    return int((await facts(queue))[0]["heartbeat_at"]) > since
+
+
+async def test_redis_hangs_and_comes_back(start_redis: Callable[..., RedisServer], start_worker: StartWorker) -> None:
+    server = start_redis()
+    worker = start_worker(server.url, FOREBAY_HEARTBEAT_INTERVAL="0.2")
+    client = connect(server.url)
+    queue = JobQueue(client, KEYS)
+    await enqueue(queue, fake_job("a", script(["0123456789" * 20], delay_ms=10), max_tokens=500))
+    await running(queue, "a")
+    with server.paused():
+        await eventually(lambda: "trying again" in worker.output, "the worker notices")
+    assert await text_of(queue, "a") == "0123456789" * 20
+    assert len(worker.lines) < 20, worker.output
+    await client.aclose()
+
+
+async def test_a_worker_without_redis_can_be_stopped(
+    start_redis: Callable[..., RedisServer], start_worker: StartWorker
+) -> None:
+    server = start_redis()
+    worker = start_worker(server.url)
+    worker.wait_for("ready")
+    server.stop()
+    worker.wait_for("trying again")
+    worker.send(signal.SIGTERM)
+    assert await asyncio.to_thread(worker.wait) == 0
+
+
+async def test_redis_restarts_with_its_data(
+    start_redis: Callable[..., RedisServer], start_worker: StartWorker, tmp_path: Path
+) -> None:
+    server = start_redis("--appendonly", "yes", "--appendfsync", "always")
+    start_worker(server.url)
+    client = connect(server.url, retries=3)
+    queue = JobQueue(client, KEYS)
+    await enqueue(queue, fake_job("a", script(["0123456789" * 20], delay_ms=10), max_tokens=500))
+    await running(queue, "a")
+    server.stop()
+    server.start()
+    assert await text_of(queue, "a") == "0123456789" * 20
+    await client.aclose()

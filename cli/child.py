@@ -53,6 +53,11 @@ class Child:
         self._process: asyncio.subprocess.Process | None = None
 
     @property
+    def pid(self) -> int:
+        """Process id of its present or last life; 0 before the first."""
+        return self._process.pid if self._process else 0
+
+    @property
     def is_running(self) -> bool:
         return self._process is not None and self._process.returncode is None
 

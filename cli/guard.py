@@ -1,7 +1,7 @@
 """Ends a process group once the process that made it is gone, however it went (kill -9 too).
 
-Run as a script, standard library only: `guard.py LIFELINE MEMBERS GRACE`, as the first process of its group. LIFELINE is
-the reading end of a pipe whose other end only the maker holds; MEMBERS that of one whose other end every member
+A script, standard library only: `guard.py LIFELINE MEMBERS GRACE`, started as the first process of its group. LIFELINE
+is the reading end of a pipe whose other end only the maker holds; MEMBERS that of one whose other end every member
 inherits; GRACE the seconds between SIGTERM and SIGKILL.
 """
 

@@ -16,6 +16,8 @@ from cli.readiness import is_ready, reachable_url
 from cli.redis_url import check_url, mask_password
 from cli.supervisor import Supervisor
 from cli.up_settings import UpSettings
+from cli.worker_check import worker_states
+from shared.errors import ForebayError
 from worker.settings import WorkerSettings
 
 PROGRESS_INTERVAL = 5.0
@@ -107,7 +109,7 @@ class LocalStack:
     async def _wait_ready(self) -> None:
         started = said = time.monotonic()
         while True:
-            ready, reason = await asyncio.to_thread(is_ready, self.url)
+            ready, reason = await asyncio.to_thread(self._is_serving)
             if ready:
                 self._supervisor.started_up = True
                 return
@@ -116,6 +118,17 @@ class LocalStack:
                 said = now
                 self._say(f"starting ({now - started:.0f} s): {reason}")
             await asyncio.sleep(POLL_INTERVAL)
+
+    def _is_serving(self) -> tuple[bool, str]:
+        ready, reason = is_ready(self.url)
+        if not ready:
+            return False, reason
+        # just after a restart the API may still count the worker of the last run as alive
+        try:
+            states = worker_states(self._settings.worker, self._redis_url)
+        except ForebayError as error:
+            return False, str(error)
+        return any(states.get(child.pid) == "ready" for child in self._others), "the model is loading"
 
     def _forebay(
         self, name: str, command: str, env: Mapping[str, str] | None = None, arguments: list[str] | None = None

@@ -1,4 +1,4 @@
-"""The health check of a worker's container: the heartbeat that a worker on this host keeps in Redis."""
+"""Looks for workers that are ready, by the heartbeats that they keep in Redis."""
 
 import re
 import socket
@@ -12,17 +12,25 @@ from worker.settings import WorkerSettings
 
 
 def check_worker(settings: WorkerSettings, url: str) -> str:
-    """A line about the ready worker of this host. Raises ForebayError if there is none, whatever the reason."""
+    """The health check of a worker's container: a line about the ready worker of this host.
+
+    Raises ForebayError if there is none, whatever the reason.
+    """
+    states = worker_states(settings, url)
+    for pid, status in states.items():
+        if status == "ready":
+            return f"worker {pid} is ready"
+    seen = ", ".join(f"worker {pid} is {status}" for pid, status in states.items()) or "no heartbeat"
+    raise ForebayError(f"no worker on {socket.gethostname()} is ready for {settings.model_name}: {seen}")
+
+
+def worker_states(settings: WorkerSettings, url: str) -> dict[int, str]:
+    """The status of every worker on this host that is alive and serves the model, by process id."""
     keys = QueueKeys(settings.key_prefix, queue_name(settings.model_name))
-    host = socket.gethostname()
-    pattern = re.sub(r"([\[\]?*\\^])", r"\\\1", keys.worker(f"{host}-")) + "*"
+    pattern = re.sub(r"([\[\]?*\\^])", r"\\\1", keys.worker(f"{socket.gethostname()}-")) + "*"
     try:
         with connect(url) as client:
-            states = {key: client.hget(key, "status") for key in client.scan_iter(pattern, count=1000)}
+            found = [client.hmget(key, ["pid", "status"]) for key in client.scan_iter(pattern, count=1000)]
     except (redis.RedisError, OSError) as error:
         raise RedisUnavailableError(f"Redis does not answer: {mask_password(str(error))}") from None
-    for key, status in states.items():
-        if status == "ready":
-            return f"{key} is ready"
-    seen = ", ".join(f"{key} is {status}" for key, status in states.items()) or "no heartbeat"
-    raise ForebayError(f"no worker on {host} is ready for {settings.model_name}: {seen}")
+    return {int(pid): str(status) for pid, status in found if pid}

@@ -9,6 +9,7 @@ from redis.asyncio import Redis
 from api.hub import Subscription
 from api.relay import Relay
 from shared.messages import Event, JobRequest, SamplingParams
+from shared.redis import connect
 from tests.support.eventually import eventually
 from tests.support.scripted_worker import Attempt, ScriptedWorker
 
@@ -170,8 +171,6 @@ async def test_a_log_that_vanished_after_the_end_is_an_error(
 
 
 async def test_a_redis_that_stays_away_ends_the_stream(monkeypatch: pytest.MonkeyPatch) -> None:
-    from shared.redis import connect
-
     monkeypatch.setattr("api.relay.OUTAGE_SLACK", 0.1)
     client = connect("redis://127.0.0.1:1/0")
     reader = Reader(ScriptedWorker(client), watchdog_interval=0.01, timeout=0)

@@ -4,7 +4,6 @@ import re
 import secrets
 
 from starlette.datastructures import Headers, MutableHeaders
-from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api.errors import ApiError, error_response
@@ -50,8 +49,7 @@ class BodyLimitMiddleware:
         await self.app(scope, _Limited(receive, self.max_body_size), send)
 
     async def _refuse(self, scope: Scope, receive: Receive, send: Send) -> None:
-        error = ApiError(_too_large(self.max_body_size), status=413, code="content_too_large")
-        await error_response(error, {"Connection": "close"})(scope, receive, send)
+        await error_response(_too_large(self.max_body_size), {"Connection": "close"})(scope, receive, send)
 
 
 class _Limited:
@@ -66,9 +64,9 @@ class _Limited:
         message = await self._receive()
         self._size += len(message.get("body", b""))
         if self._size > self._limit:
-            raise HTTPException(413, _too_large(self._limit), {"Connection": "close"})
+            raise _too_large(self._limit)
         return message
 
 
-def _too_large(limit: int) -> str:
-    return f"the body is larger than {limit} bytes"
+def _too_large(limit: int) -> ApiError:
+    return ApiError(f"the body is larger than {limit} bytes", status=413, code="content_too_large")

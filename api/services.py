@@ -1,8 +1,9 @@
 """The composition root: everything one API process is made of."""
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -18,6 +19,8 @@ from api.settings import ApiSettings
 from api.tokenizer import Tokenizers
 from shared.errors import SettingsError
 from shared.redis import connect
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +38,7 @@ def connect_redis(settings: ApiSettings) -> Redis:
     """A client for the API; all its commands may run twice. Raises SettingsError, does not touch the network."""
     if settings.redis_url is None:
         raise SettingsError("FOREBAY_REDIS_URL is not set")
-    return connect(settings.redis_url, retries=1)
+    return connect(settings.redis_url, retries=1, retry_on_timeout=False)
 
 
 @asynccontextmanager
@@ -45,14 +48,20 @@ async def open_services(settings: ApiSettings) -> AsyncIterator[Services]:
     tasks = BackgroundTasks()
     hub = Hub(str(settings.redis_url), buffer=settings.subscriber_buffer, tasks=tasks)
     listening = asyncio.create_task(hub.run())
+    listening.add_done_callback(_report)
     try:
         yield _assemble(settings, client, hub, tasks)
     finally:
         await tasks.close()
         listening.cancel()
-        with suppress(asyncio.CancelledError):
-            await listening
+        await asyncio.wait([listening])
         await client.aclose()
+
+
+def _report(listening: asyncio.Task[None]) -> None:
+    """The hub never ends by itself; if it does, this process stays unready, and the log must say why."""
+    if not listening.cancelled():
+        logger.critical("the hub has ended", exc_info=listening.exception())
 
 
 def _assemble(settings: ApiSettings, client: Redis, hub: Hub, tasks: BackgroundTasks) -> Services:

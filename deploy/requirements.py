@@ -1,4 +1,4 @@
-"""Prints what pip must install for some extras of pyproject.toml, so that an image has a layer for it before the source.
+"""Prints what pip must install for some extras of pyproject.toml, so that an image has a layer for it before the code.
 
 python requirements.py pyproject.toml api
 """

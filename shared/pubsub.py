@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from redis.asyncio.connection import Connection
 from redis.exceptions import RedisError
+from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from shared.errors import RedisUnavailableError
 from shared.redis import describe, subscriber_connection
@@ -91,7 +92,7 @@ class Subscriber:
                 self._failures = 0
                 self._dispatch(reply)
             elif is_quiet:
-                raise RedisUnavailableError("the subscription connection is silent")
+                raise RedisTimeoutError("the subscription connection is silent")
             else:
                 is_quiet = True
                 await self._write(connection, "PING")

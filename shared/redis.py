@@ -17,9 +17,11 @@ MAX_CONNECTIONS = 64
 PASSING = (NoScriptError, OutOfMemoryError, ReadOnlyError)
 
 
-def connect(url: str, *, retries: int = 0) -> Redis:
+def connect(url: str, *, retries: int = 0, retry_on_timeout: bool = True) -> Redis:
     """A client that returns text. `retries` repeats a command after a lost connection: safe only for commands that
-    may run twice (all of Forebay's scripts but `take`). Raises SettingsError if the URL is malformed."""
+    may run twice (all of Forebay's scripts but `take`). `retry_on_timeout` false: a Redis that hangs is not asked
+    twice, for callers that somebody waits for. Raises SettingsError if the URL is malformed."""
+    errors = (RedisConnectionError, RedisTimeoutError) if retry_on_timeout else (RedisConnectionError,)
     try:
         # Blocking: many requests at once wait for a connection instead of failing with MaxConnectionsError.
         pool = BlockingConnectionPool.from_url(
@@ -30,8 +32,7 @@ def connect(url: str, *, retries: int = 0) -> Redis:
             socket_timeout=COMMAND_TIMEOUT,
             socket_connect_timeout=CONNECT_TIMEOUT,
             socket_keepalive=True,
-            retry=Retry(ConstantBackoff(0.05), retries),
-            retry_on_error=[RedisConnectionError, RedisTimeoutError],
+            retry=Retry(ConstantBackoff(0.05), retries, supported_errors=errors),
         )
     except ValueError as error:
         raise SettingsError(f"FOREBAY_REDIS_URL={url!r}: {error}") from None

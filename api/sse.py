@@ -23,6 +23,14 @@ SHUTDOWN_MARGIN = 3.0  # s: sse-starlette may cut a stream only after our own en
 LINE_ENDS = {end.encode(): f"\\u{ord(end):04x}".encode() for end in "\x85\u2028\u2029"}
 
 
+class KeepAlive(ServerSentEvent):
+    """A comment that becomes the first line of the next frame: no blank line follows it, since some clients
+    (httpx-sse, openai-python) take the blank line for the end of an empty event once they have seen an `id:`."""
+
+    def encode(self) -> bytes:
+        return b": keep-alive\n"
+
+
 class JobStream(EventSourceResponse):
     """Submits a job and streams it. The job is submitted before the first byte is sent, so that a refusal is a plain
     HTTP error; and leaving its context on any way out cancels a job whose reader has hung up."""
@@ -35,7 +43,7 @@ class JobStream(EventSourceResponse):
             headers=HEADERS,
             sep="\n",
             ping=settings.keep_alive_interval,
-            ping_message_factory=lambda: ServerSentEvent(comment="keep-alive", sep="\n"),
+            ping_message_factory=KeepAlive,
             send_timeout=settings.send_timeout,
             shutdown_grace_period=settings.shutdown_grace + SHUTDOWN_MARGIN,
         )

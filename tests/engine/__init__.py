@@ -1,0 +1,1 @@
+"""Tests of the transformers engine on tiny random models."""

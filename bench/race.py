@@ -22,7 +22,7 @@ from httpx_sse import aconnect_sse
 from bench.local_server import local_server
 from bench.naive_queue import mixed_runs
 
-MAX_TOKENS = 8
+MAX_TOKENS = 6
 CLIENTS = 32  # requests under way at once
 TIMEOUT = 600.0  # s
 
@@ -122,11 +122,12 @@ def model_cases(count: int, model_dir: Path) -> list[Case]:
 
     tokenizer = AutoTokenizer.from_pretrained(model_dir)
     model = AutoModelForCausalLM.from_pretrained(model_dir, dtype=torch.float32)
-    prompts = [f"The code {number:04} is written once more: {number:04}. The code is" for number in range(count)]
+    prompts = [f"{number:04} {number:04} {number:04} {number:04} " for number in range(count)]
+    eos = tokenizer.eos_token_id  # the requests ignore it
     answers: list[str] = []
     for start in range(0, count, 50):
         inputs = tokenizer(prompts[start : start + 50], return_tensors="pt")
-        output = model.generate(**inputs, do_sample=False, min_new_tokens=MAX_TOKENS, max_new_tokens=MAX_TOKENS)
+        output = model.generate(**inputs, do_sample=False, max_new_tokens=MAX_TOKENS, suppress_tokens=[eos])
         answers += tokenizer.batch_decode(output[:, inputs["input_ids"].shape[1] :], skip_special_tokens=True)
     return [Case(prompt, answer) for prompt, answer in zip(prompts, answers, strict=True)]
 
@@ -153,7 +154,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as directory, saturated_cores():
         log = Path(directory) / "forebay.log"
         models = options.data_dir / "models"
-        settings = {"FOREBAY_ENGINE": options.engine, "FOREBAY_DTYPE": "float32", "FOREBAY_DATA_DIR": directory}
+        settings = {"FOREBAY_ENGINE": options.engine, "FOREBAY_DATA_DIR": directory} | FP32
         (Path(directory) / "models").symlink_to(models)
         with local_server(log, **settings) as url:
             counts = asyncio.run(run_race(url, cases))
@@ -163,6 +164,7 @@ def main() -> None:
     print(f"naive shared queue: {naive} of {options.naive_runs} runs mixed ({100 * naive / options.naive_runs:.0f} %)")
 
 
+FP32 = {"FOREBAY_DTYPE": "float32", "FOREBAY_NUM_THREADS": "1", "FOREBAY_MAX_MODEL_LEN": "512"}
 VERDICTS = ("right", "mixed", "wrong", "failed")
 
 if __name__ == "__main__":

@@ -97,7 +97,7 @@ def prepare(data_dir: Path, port: int, data_lock: int, say: Say) -> LocalRedis:
     port = port or free_port()
     require_free("127.0.0.1", port, "FOREBAY_EMBEDDED_REDIS_PORT")
     directory = data_dir / binary.kind
-    directory.mkdir(exist_ok=True)
+    directory.mkdir(mode=0o700, exist_ok=True)  # it holds prompts
     _warn_of_other_data(data_dir, binary, say)
     command = server_command(binary, directory, port)
     # it inherits the lock: a server that outlives this process for a moment keeps its data to itself

@@ -49,8 +49,8 @@ class LocalStack:
     async def start(self) -> None:
         """Raises ForebayError if something cannot be started."""
         settings, host = self._settings, self._settings.api.host
+        require_free(host, settings.api.port, "FOREBAY_PORT")
         port = settings.api.port or free_port(host)
-        require_free(host, port, "FOREBAY_PORT")
         self.url = reachable_url(host, port)
         await self._find_redis()
         await self._fetch_model()

@@ -15,7 +15,7 @@ def require_free(host: str, port: int, setting: str) -> None:
     """Raise ForebayError, naming the setting, if `port` cannot be listened on."""
     try:
         socket.create_server((host, port), family=_family(host)).close()
-    except (OSError, OverflowError) as error:
+    except (OSError, UnicodeError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise ForebayError(f"cannot listen on {host}:{port} ({setting}): {reason}") from None
 

@@ -64,7 +64,10 @@ class Supervisor:
     async def _keep(self, child: Child) -> None:
         restarts = self._restarts()
         while True:
-            code, lifetime = await child.run(self._group)
+            try:
+                code, lifetime = await child.run(self._group)
+            except OSError as error:
+                return self._give_up(f"{child.name} cannot be started: {error}")
             if child in self._stopping:
                 return
             delay = restarts.after_death(lifetime)

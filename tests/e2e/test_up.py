@@ -97,6 +97,20 @@ def test_one_signal_stops_everything_in_order(settings: dict[str, str], number: 
     assert "is now ready to exit, bye bye" in log  # Redis went last, and its own way
 
 
+def test_an_open_stream_ends_before_the_worker_stops(settings: dict[str, str]) -> None:
+    script = json.dumps({"script": ["0123456789"] * 3, "delay_ms": 50})
+    body = json.dumps({"prompt": script, "max_tokens": 30}).encode()
+    request = urllib.request.Request(f"{url(settings)}/generate_stream", body, {"Content-Type": "application/json"})
+    with everything(settings) as up, urllib.request.urlopen(request, timeout=20) as reply:
+        first = next(line for line in reply if line.startswith(b"data:"))
+        assert b'"index":0' in first
+        up.send(signal.SIGTERM)
+        rest = reply.read().decode()
+        assert "event: done" in rest
+        assert '"completion_tokens":30' in rest
+        assert up.wait() == 0
+
+
 def test_nothing_outlives_a_killed_supervisor(settings: dict[str, str]) -> None:
     with everything(settings, "--workers", "2") as up:
         up.send(signal.SIGKILL)

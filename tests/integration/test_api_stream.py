@@ -227,6 +227,22 @@ async def test_a_slow_reader_gets_everything_from_the_log(http: httpx.AsyncClien
         assert (await stream.text()).replace(padding, "") == text
 
 
+@pytest.mark.parametrize("api_overrides", [{"send_timeout": 0.2}])
+async def test_a_reader_that_takes_nothing_is_cut_off_and_its_job_cancelled(
+    http: httpx.AsyncClient, worker: ScriptedWorker
+) -> None:
+    async with open_stream(http) as stream:
+        (attempt,) = await worker.take()
+        await attempt.emit("A")
+        await stream.next()
+
+        async def is_cancelled() -> bool:
+            return (await attempt.emit("x" * 1_000_000)).name == "CANCELLED"
+
+        await eventually(is_cancelled, "the job is cancelled")
+        await attempt.cancelled()
+
+
 @pytest.mark.parametrize("character", ["\u2028", "\x85", "😀", "終", "\r\n", "\x00"])
 async def test_any_character_survives(http: httpx.AsyncClient, worker: ScriptedWorker, character: str) -> None:
     async with worker.answering("A", character, "B"), open_stream(http) as stream:

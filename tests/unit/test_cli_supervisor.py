@@ -70,6 +70,13 @@ async def test_a_user_error_at_the_start_is_final(harness: Harness) -> None:
     assert str(error) == "api could not start: no such model"
 
 
+async def test_a_program_that_is_not_there_is_final(harness: Harness) -> None:
+    harness.supervisor.keep(Child("redis", ["/no/such/program"], env={}, say=print))
+    error = await asyncio.wait_for(harness.supervisor.failed, 20)
+    assert "redis cannot be started: " in str(error)
+    assert "/no/such/program" in str(error)
+
+
 async def test_the_same_exit_later_is_a_death_like_any_other(harness: Harness) -> None:
     harness.supervisor.started_up = True
     harness.supervisor.keep(harness.child("api", "import sys; sys.exit(1)"))

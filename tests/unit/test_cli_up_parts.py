@@ -59,9 +59,10 @@ def test_a_port_in_use_is_named_with_its_setting() -> None:
     require_free("127.0.0.1", port, "FOREBAY_PORT")
 
 
-def test_a_host_that_is_not_ours_is_named() -> None:
-    with pytest.raises(ForebayError, match="cannot listen on"):
-        require_free("no-such-host.invalid", free_port(), "FOREBAY_PORT")
+@pytest.mark.parametrize("host", ["no-such-host.invalid", "a..b", "192.0.2.1"])
+def test_a_host_that_is_not_ours_is_named(host: str) -> None:
+    with pytest.raises(ForebayError, match=f"cannot listen on {host}:0"):
+        require_free(host, 0, "FOREBAY_PORT")
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,10 @@
+"""`make bench`: all benchmarks, one after the other. Each can be run alone with options: python -m bench.<name> --help"""
+
+import subprocess
+import sys
+
+BENCHMARKS = ("engine", "race")
+
+for name in BENCHMARKS:
+    print(f"\n== bench.{name}", flush=True)
+    subprocess.run([sys.executable, "-m", f"bench.{name}"], check=True)

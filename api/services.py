@@ -75,7 +75,7 @@ def _assemble(settings: ApiSettings, client: Redis, hub: Hub, tasks: BackgroundT
     return Services(settings, catalog, admission, Jobs(client, settings, catalog, hub, tasks), hub)
 
 
-def _services(request: Request) -> Services:
+async def _services(request: Request) -> Services:
     services: Services = request.app.state.services
     return services
 

@@ -1,9 +1,9 @@
-"""`make bench`: all benchmarks, one after the other. Each can be run alone with options: python -m bench.<name> --help"""
+"""`make bench`: all benchmarks, one after the other. Each can be run alone: python -m bench.<name> --help"""
 
 import subprocess
 import sys
 
-BENCHMARKS = ("engine", "race")
+BENCHMARKS = ("engine", "overhead", "race")
 
 for name in BENCHMARKS:
     print(f"\n== bench.{name}", flush=True)

@@ -15,7 +15,7 @@ class Subscription:
 
     def __init__(self, capacity: int) -> None:
         self.is_stale = False  # messages may be missing: read the log
-        self.is_closed = False  # the process is shutting down
+        self.is_closed = False  # nothing comes any more: this process ends, or the context was left
         self._capacity = capacity
         self._messages: deque[str] = deque()
         self._wakeup = asyncio.Event()
@@ -37,7 +37,7 @@ class Subscription:
         self._wakeup.set()
 
     def close(self) -> None:
-        """Tell the reader that the process ends."""
+        """Tell the reader that nothing comes any more."""
         self.is_closed = True
         self._wakeup.set()
 
@@ -106,6 +106,7 @@ class Hub:
         return subscription
 
     def _release(self, channel: str, subscription: Subscription) -> None:
+        subscription.close()  # a reader whose cancellation got lost ends too
         readers = self._subscriptions[channel]
         readers.discard(subscription)
         if not readers:

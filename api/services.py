@@ -11,7 +11,7 @@ from fastapi import Depends, Request
 from redis.asyncio import Redis
 
 from api.admission import Admission
-from api.background import BackgroundTasks
+from api.background import BackgroundTasks, end
 from api.catalog import Catalog
 from api.hub import Hub
 from api.jobs import Jobs
@@ -53,8 +53,7 @@ async def open_services(settings: ApiSettings) -> AsyncIterator[Services]:
         yield _assemble(settings, client, hub, tasks)
     finally:
         await tasks.close()
-        listening.cancel()
-        await asyncio.wait([listening])
+        await end(listening)
         await client.aclose()
 
 

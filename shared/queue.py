@@ -16,6 +16,8 @@ from shared.scripts import script
 
 LOG_PAGE = 256  # events read at once
 
+Call = tuple[str, tuple[str | int, ...]]  # a script's name and its arguments
+
 
 class Verdict(IntEnum):
     """What Redis says of a worker's write."""
@@ -66,6 +68,28 @@ class Ending:
 
 
 @dataclass(frozen=True, slots=True)
+class Write:
+    """What is to be said of a job: an event (which continues a log of hash `previous_hash`), its ending, or both."""
+
+    event: Event | None = None
+    previous_hash: str = ""
+    ending: Ending | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What Redis answered to a Write: verdict and number of readers of the event, verdict on the ending; or errors."""
+
+    emitted: tuple[Verdict, int] | RedisError | None = None
+    finished: Verdict | RedisError | None = None
+
+    @property
+    def error(self) -> RedisError | None:
+        """The first error, if any."""
+        return next((reply for reply in (self.emitted, self.finished) if isinstance(reply, RedisError)), None)
+
+
+@dataclass(frozen=True, slots=True)
 class JobQueue:
     """One queue as seen by one process."""
 
@@ -96,14 +120,31 @@ class JobQueue:
     async def emit(self, events: Sequence[tuple[Event, str]]) -> list[tuple[Verdict, int] | RedisError]:
         """Log and publish events, each given with the running hash before it, in one round trip.
         Returns for each the verdict and the number of readers reached, or the error."""
-        calls = [_emit_args(event, previous) for event, previous in events]
-        replies = await self._pipeline("emit", calls)
-        return [reply if isinstance(reply, RedisError) else (Verdict(reply[0]), reply[1]) for reply in replies]
+        replies = await self._pipeline([("emit", _emit_args(event, previous)) for event, previous in events])
+        return [_emit_reply(reply) for reply in replies]
 
     async def finish(self, endings: Sequence[Ending]) -> list[Verdict | RedisError]:
         """End jobs, in one round trip. Returns for each the verdict, or the error."""
-        replies = await self._pipeline("finish", [ending.to_args() for ending in endings])
-        return [reply if isinstance(reply, RedisError) else Verdict(reply) for reply in replies]
+        replies = await self._pipeline([("finish", ending.to_args()) for ending in endings])
+        return [_finish_reply(reply) for reply in replies]
+
+    async def write(self, writes: Sequence[Write]) -> list[Written]:
+        """`emit`, then `finish`, for every job, all in one round trip. An ending whose event was not written is refused
+        by Redis, since its number does not continue the log."""
+        calls: list[Call] = []
+        for write in writes:
+            if write.event is not None:
+                calls.append(("emit", _emit_args(write.event, write.previous_hash)))
+            if write.ending is not None:
+                calls.append(("finish", write.ending.to_args()))
+        replies = iter(await self._pipeline(calls))
+        return [
+            Written(
+                emitted=_emit_reply(next(replies)) if write.event is not None else None,
+                finished=_finish_reply(next(replies)) if write.ending is not None else None,
+            )
+            for write in writes
+        ]
 
     async def release(self, job_id: str, epoch: str) -> Verdict:
         """Hand a running job back; another worker continues it."""
@@ -129,19 +170,28 @@ class JobQueue:
         entries: Any = await self.client.xrange(self.keys.events(job_id), min=f"{after + 1}-0", count=count)
         return [Event.from_log(job_id, entry_id, fields) for entry_id, fields in entries]
 
-    async def _pipeline(self, name: str, calls: Sequence[tuple[str | int, ...]]) -> list[Any]:
-        replies = await self._execute(name, calls)
+    async def _pipeline(self, calls: Sequence[Call]) -> list[Any]:
+        replies = await self._execute(calls)
         if any(isinstance(reply, NoScriptError) for reply in replies):
-            await script(name).load(self.client)
-            replies = await self._execute(name, calls)
+            for name in {name for name, _ in calls}:
+                await script(name).load(self.client)
+            replies = await self._execute(calls)
         return replies
 
-    async def _execute(self, name: str, calls: Sequence[tuple[str | int, ...]]) -> list[Any]:
+    async def _execute(self, calls: Sequence[Call]) -> list[Any]:
         async with self.client.pipeline(transaction=False) as pipeline:
-            for args in calls:
+            for name, args in calls:
                 script(name).queue(pipeline, self.keys.base, *args)
             replies: list[Any] = await pipeline.execute(raise_on_error=False)
             return replies
+
+
+def _emit_reply(reply: Any) -> tuple[Verdict, int] | RedisError:
+    return reply if isinstance(reply, RedisError) else (Verdict(reply[0]), int(reply[1]))
+
+
+def _finish_reply(reply: Any) -> Verdict | RedisError:
+    return reply if isinstance(reply, RedisError) else Verdict(reply)
 
 
 def _emit_args(event: Event, previous_hash: str) -> tuple[str | int, ...]:

@@ -1,20 +1,19 @@
-"""Writes what the engine makes to Redis: one pipeline of `emit` for all rows of a step, then `finish` for those that
-ended. While one pipeline is under way, new tokens gather and go out together in the next: the engine waits only
-when `max_pending_tokens` are outstanding."""
+"""Writes what the engine makes to Redis: one pipeline of `emit` and `finish` for all rows of a step. While it is under
+way, new tokens gather and go out together in the next: the engine waits only when `max_pending_tokens` are outstanding.
+"""
 
 import asyncio
 import logging
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import TypeVar
 
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError
 
 from shared.messages import CANCELLED, EXPIRED, FAILED, FINISHED, Event
-from shared.queue import Ending, JobQueue, Verdict
+from shared.queue import Ending, JobQueue, Verdict, Write, Written
 from shared.redis import describe, is_passing
 from worker.inflight import InFlight, Job
 from worker.sequence import Output
@@ -29,9 +28,6 @@ MESSAGES = {
     CANCELLED: "the job was cancelled",
     EXPIRED: "the deadline passed before the job was finished",
 }
-
-ItemT = TypeVar("ItemT")
-ReplyT = TypeVar("ReplyT")
 
 
 class Publisher:
@@ -86,11 +82,7 @@ class Publisher:
         """Write all that is due, or all there is."""
         self._collect()
         await self._end_early()
-        due = [job for job in self._jobs if job.pending_tokens and (everything or _is_due(job))]
-        if due:
-            await self._write(due)
-        ended = [job for job in self._jobs if job.last and not job.pending_tokens]
-        await self._finish([(job, _ending(job, FAILED if job.last and job.last.error else FINISHED)) for job in ended])
+        await self._write([_next_write(job) for job in self._jobs if everything or _is_due(job)])
 
     async def _wait(self) -> None:
         with suppress(TimeoutError):
@@ -111,40 +103,58 @@ class Publisher:
     async def _end_early(self) -> None:
         """End jobs that were cancelled or whose time is up; what they have pending is not wanted any more."""
         now = time.monotonic()
-        endings = [(job, _ending(job, CANCELLED)) for job in self._jobs if job.is_cancelled]
-        endings += [(job, _ending(job, EXPIRED)) for job in self._jobs if job.deadline <= now and not job.is_cancelled]
-        await self._finish(endings)
+        over = [(job, CANCELLED) for job in self._jobs if job.is_cancelled]
+        over += [(job, EXPIRED) for job in self._jobs if job.deadline <= now and not job.is_cancelled]
+        await self._write([(job, Write(ending=_ending(job, status))) for job, status in over])
 
-    async def _write(self, jobs: Sequence[Job]) -> None:
-        """Write an event for each job. What the engine adds from now on belongs to the next one."""
-        events = [(job, job.take_event()) for job in jobs]
-        cancelled = []
-        async for (job, event), reply in _answers(events, self._emit):
-            self._forget(len(event.token_ids))
-            if isinstance(reply, RedisError):
-                self._lose(job, describe(reply))
-            elif reply[0].is_written:  # ALREADY: the reply of an earlier call was lost
-                job.written(event, num_readers=reply[1] if reply[0] is Verdict.OK else 1)
-            elif reply[0] is Verdict.CANCELLED:
-                cancelled.append((job, _ending(job, CANCELLED)))
-            else:
-                self._lose(job, reply[0].name.lower())
-        await self._finish(cancelled)
+    async def _write(self, writes: Sequence[tuple[Job, Write]]) -> None:
+        """Repeat, unchanged, what Redis cannot take now. What the engine adds meanwhile belongs to the next events."""
+        failures = 0
+        while writes:
+            again = []
+            for (job, write), written in zip(writes, await self._call(writes), strict=True):
+                if written.error is not None and is_passing(written.error):
+                    again.append((job, write))
+                    error = written.error
+                else:
+                    self._settle(job, write, written)
+            if again:
+                await _pause(failures, error)
+                failures += 1
+            writes = again
 
-    async def _emit(self, events: Sequence[tuple[Job, Event]]) -> Sequence[tuple[Verdict, int] | RedisError]:
-        return await self._queue.emit([(event, job.hash) for job, event in events])
+    async def _call(self, writes: Sequence[tuple[Job, Write]]) -> Sequence[Written]:
+        try:
+            return await self._queue.write([write for _, write in writes])
+        except RedisError as error:
+            return [Written(emitted=error)] * len(writes)
+        except OSError as error:
+            return [Written(emitted=RedisConnectionError(str(error)))] * len(writes)
 
-    async def _finish(self, endings: Sequence[tuple[Job, Ending]]) -> None:
-        async for (job, ending), reply in _answers(endings, self._end):
-            if isinstance(reply, RedisError):
-                self._lose(job, describe(reply))
-            elif reply.is_written:
+    def _settle(self, job: Job, write: Write, written: Written) -> None:
+        """Redis has answered for good."""
+        if write.event is not None:
+            self._forget(len(write.event.token_ids))
+        if written.error is not None:
+            self._lose(job, describe(written.error))
+        elif self._is_logged(job, write.event, written.emitted) and isinstance(written.finished, Verdict):
+            if written.finished.is_written:
                 self._drop(job)
             else:
-                self._lose(job, f"{ending.status}, but {reply.name.lower()}")
+                self._lose(job, f"it cannot be ended ({written.finished.name.lower()})")
 
-    async def _end(self, endings: Sequence[tuple[Job, Ending]]) -> Sequence[Verdict | RedisError]:
-        return await self._queue.finish([ending for _, ending in endings])
+    def _is_logged(self, job: Job, event: Event | None, reply: object) -> bool:
+        """Whether the event, if there is one, is in the log now."""
+        if event is None or not isinstance(reply, tuple):
+            return True
+        verdict, num_readers = reply
+        if verdict.is_written:  # ALREADY: the reply of an earlier call was lost
+            job.written(event, num_readers=num_readers if verdict is Verdict.OK else 1)
+        elif verdict is Verdict.CANCELLED:
+            self.cancel(job.id)  # and its ending was refused, if there was one
+        else:
+            self._lose(job, verdict.name.lower())
+        return bool(verdict.is_written)
 
     def _lose(self, job: Job, reason: str) -> None:
         logger.warning("job %s is dropped: %s", job.id, reason)
@@ -166,50 +176,38 @@ class Publisher:
 
 
 def _is_due(job: Job) -> bool:
-    if job.last or job.num_tokens == 0 or (job.is_streamed and job.has_readers):
+    if job.last:
+        return True
+    if not job.pending_tokens:
+        return False
+    if job.num_tokens == 0 or (job.is_streamed and job.has_readers):
         return True
     waited = time.monotonic() - job.written_at
     return len(job.pending_tokens) >= UNREAD_TOKENS or waited >= UNREAD_INTERVAL
 
 
-def _ending(job: Job, status: str) -> Ending:
+def _next_write(job: Job) -> tuple[Job, Write]:
+    """All that is pending, and the ending if this is all."""
+    event = job.take_event() if job.pending_tokens else None
+    ending = None
+    if job.last is not None:
+        ending = _ending(job, FAILED if job.last.error else FINISHED, event)
+    return job, Write(event, job.hash, ending)
+
+
+def _ending(job: Job, status: str, event: Event | None = None) -> Ending:
+    """The end of a job, right after its log so far or after `event`."""
     error = {"code": status, "message": MESSAGES[status]} if status in MESSAGES else None
     finish_reason = ""
-    if job.last and status == FAILED:
+    if job.last is not None and status == FAILED:
         error = {"code": "engine_error", "message": job.last.error}
-    elif job.last and status == FINISHED:
+    elif job.last is not None and status == FINISHED:
         finish_reason = job.last.finish_reason
-    return Ending(job.id, job.epoch, job.seq + 1, status, finish_reason, error, "".join(job.text))
+    seq, text = (event.seq, event.text) if event else (job.seq, "")
+    return Ending(job.id, job.epoch, seq + 1, status, finish_reason, error, "".join([*job.text, text]))
 
 
-async def _answers(
-    items: Sequence[ItemT], call: Callable[[Sequence[ItemT]], Awaitable[Sequence[ReplyT | RedisError]]]
-) -> AsyncIterator[tuple[ItemT, ReplyT | RedisError]]:
-    """Call Redis for all items, and again, unchanged, for those that it could not serve now."""
-    failures = 0
-    while items:
-        replies = await _call(items, call)
-        again = []
-        for item, reply in zip(items, replies, strict=True):
-            if isinstance(reply, RedisError) and is_passing(reply):
-                again.append(item)
-                error = reply
-            else:
-                yield item, reply
-        if again:
-            if failures == 0:
-                logger.warning("Redis cannot take what was generated, trying again: %s", describe(error))
-            await asyncio.sleep(RETRY_DELAYS[min(failures, len(RETRY_DELAYS) - 1)])
-            failures += 1
-        items = again
-
-
-async def _call(
-    items: Sequence[ItemT], call: Callable[[Sequence[ItemT]], Awaitable[Sequence[ReplyT | RedisError]]]
-) -> Sequence[ReplyT | RedisError]:
-    try:
-        return await call(items)
-    except RedisError as error:
-        return [error] * len(items)
-    except OSError as error:
-        return [RedisConnectionError(str(error))] * len(items)
+async def _pause(failures: int, error: RedisError) -> None:
+    if failures == 0:
+        logger.warning("Redis cannot take what was generated, trying again: %s", describe(error))
+    await asyncio.sleep(RETRY_DELAYS[min(failures, len(RETRY_DELAYS) - 1)])

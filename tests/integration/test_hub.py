@@ -9,7 +9,7 @@ from redis.asyncio import Redis
 
 import shared.pubsub
 from api.app import create_app
-from api.background import BackgroundTasks
+from api.background import BackgroundTasks, end
 from api.hub import Hub
 from api.server import Server
 from api.settings import ApiSettings
@@ -30,8 +30,7 @@ async def hub(redis_url: str) -> AsyncIterator[Hub]:
     await eventually(lambda: hub.is_connected, "the hub is connected")
     yield hub
     await tasks.close()
-    running.cancel()
-    await asyncio.wait([running])
+    await end(running)
 
 
 async def test_what_is_published_after_subscribing_arrives(hub: Hub, redis_client: Redis) -> None:

@@ -3,11 +3,12 @@
 import asyncio
 import hashlib
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from typing import Any
 
 from redis.asyncio import Redis
 
+from api.background import end
 from shared.keys import QueueKeys, models_key, queue_name, tokenizer_key
 from shared.messages import FAILED, FINISHED, START_HASH, TOKEN, Event, ModelCard, running_hash
 from shared.queue import Delivery, Ending, JobQueue, Verdict
@@ -131,10 +132,9 @@ class ScriptedWorker:
         try:
             yield
         finally:
-            if not task.done():
-                task.cancel()
-            with suppress(asyncio.CancelledError):
-                await task  # raises what has ended it too early
+            await end(task)
+            if not task.cancelled():
+                task.result()  # raises what has ended it too early
 
     async def _answer(self, pieces: Sequence[str], reason: str) -> None:
         while True:

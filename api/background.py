@@ -8,15 +8,6 @@ from typing import Any
 logger = logging.getLogger(__name__)
 
 CLOSE_TIMEOUT = 6.0  # s: longer than one Redis command may take
-CANCEL_INTERVAL = 0.1  # s
-
-
-async def end(task: asyncio.Task[None]) -> None:
-    """Cancel a task until it has ended. Once is not enough: redis-py sends with asyncio.wait_for, which in Python
-    3.11 swallows a cancellation that arrives when the sending has just been done."""
-    while not task.done():
-        task.cancel()
-        await asyncio.wait([task], timeout=CANCEL_INTERVAL)
 
 
 class BackgroundTasks:

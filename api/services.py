@@ -11,7 +11,7 @@ from fastapi import Depends, Request
 from redis.asyncio import Redis
 
 from api.admission import Admission
-from api.background import BackgroundTasks, end
+from api.background import BackgroundTasks
 from api.catalog import Catalog
 from api.hub import Hub
 from api.jobs import Jobs
@@ -19,6 +19,7 @@ from api.settings import ApiSettings
 from api.tokenizer import Tokenizers
 from shared.errors import SettingsError
 from shared.redis import connect
+from shared.tasks import cancel
 
 logger = logging.getLogger(__name__)
 
@@ -53,7 +54,7 @@ async def open_services(settings: ApiSettings) -> AsyncIterator[Services]:
         yield _assemble(settings, client, hub, tasks)
     finally:
         await tasks.close()
-        await end(listening)
+        await cancel(listening)
         await client.aclose()
 
 

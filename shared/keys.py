@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-RESUME, INTERACTIVE, BATCH = "resume", "interactive", "batch"
-JOB_CLASSES = (RESUME, INTERACTIVE, BATCH)  # the order in which workers take them
+SUSPECT, RESUME, INTERACTIVE, BATCH = "suspect", "resume", "interactive", "batch"
+JOB_CLASSES = (SUSPECT, RESUME, INTERACTIVE, BATCH)  # the order in which workers take them
 GROUP = "workers"  # the consumer group of every job stream
 
 
@@ -23,6 +23,11 @@ class QueueKeys:
     def control(self) -> str:
         """Channel of hints to workers: `wake`, `cancel <job id>`."""
         return f"{self.base}control"
+
+    @property
+    def dead(self) -> str:
+        """Stream of the jobs that were given up, the last 1,000 or so."""
+        return f"{self.base}dead"
 
     def jobs(self, job_class: str) -> str:
         """Stream of the jobs of a class."""

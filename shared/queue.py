@@ -10,7 +10,7 @@ from redis.asyncio import Redis
 from redis.exceptions import NoScriptError, RedisError
 
 from shared.errors import QueueFullError
-from shared.keys import QueueKeys
+from shared.keys import JOB_CLASSES, QueueKeys
 from shared.messages import Event, JobRequest
 from shared.scripts import script
 
@@ -42,12 +42,13 @@ class Delivery:
     epoch: str
     time_left: float  # s until the deadline
     log: tuple[Event, ...]
+    is_suspect: bool = False  # its last worker died
 
     @classmethod
     def from_reply(cls, reply: Sequence[Any]) -> Self:
-        job_id, epoch, request, time_left_ms, entries = reply
+        job_id, epoch, request, time_left_ms, entries, is_suspect = reply
         log = tuple(_event_of_script(job_id, entry) for entry in entries)
-        return cls(JobRequest.from_json(request), epoch, time_left_ms / 1000, log)
+        return cls(JobRequest.from_json(request), epoch, time_left_ms / 1000, log, bool(is_suspect))
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,11 +110,12 @@ class JobQueue:
         return int(number)
 
     async def take(
-        self, worker_id: str, count: int, *, nonce: str, recover: Collection[str] | None = None
+        self, worker_id: str, count: int, *, nonce: str, max_starts: int, recover: Collection[str] | None = None
     ) -> list[Delivery]:
-        """Up to `count` jobs for this worker. After a call whose reply was lost, pass the ids of the jobs that it
+        """Up to `count` jobs for this worker; a suspect comes alone. A job that was started `max_starts` times without
+        making a token is given up. After a call whose reply was lost, pass the ids of the jobs that it
         runs as `recover`: jobs delivered to it but unknown to it come too."""
-        args: list[str | int] = [worker_id, count, nonce, int(recover is not None), *(recover or ())]
+        args: list[str | int] = [worker_id, count, nonce, max_starts, int(recover is not None), *(recover or ())]
         replies = await script("take").run(self.client, self.keys.base, *args)
         return [Delivery.from_reply(reply) for reply in replies]
 
@@ -149,6 +151,21 @@ class JobQueue:
     async def release(self, job_id: str, epoch: str) -> Verdict:
         """Hand a running job back; another worker continues it."""
         return Verdict(await script("release").run(self.client, self.keys.base, job_id, epoch))
+
+    async def renew(self, worker_id: str, epochs: Mapping[str, str]) -> list[str]:
+        """Renew the leases of jobs (id -> epoch). Returns the ids that are not this worker's any more."""
+        args = [item for pair in epochs.items() for item in pair]
+        lost: list[str] = await script("renew").run(self.client, self.keys.base, worker_id, *args)
+        return lost
+
+    async def reap(
+        self, worker_id: str, *, lease: float, count: int, cursors: Sequence[str] | None
+    ) -> tuple[list[str], list[str]]:
+        """Queue jobs again whose lease of `lease` s has run out. Looks at some `count` entries a class and returns the
+        ids of reaped jobs, and cursors for the next call."""
+        cursors = cursors or ["0-0"] * len(JOB_CLASSES)
+        reply = await script("reap").run(self.client, self.keys.base, worker_id, _ms(lease), count, *cursors)
+        return reply[0], reply[1]
 
     async def cancel(self, job_id: str) -> str | None:
         """Cancel a job. Returns its status afterwards, None if it is unknown."""

@@ -33,6 +33,7 @@ class Consumer:
         info: EngineInfo,
         run_row: Callable[[Sequence], None],
         poll_interval: float,
+        max_starts: int,
     ) -> None:
         self._queue = queue
         self._jobs = jobs
@@ -40,6 +41,7 @@ class Consumer:
         self._info = info
         self._run_row = run_row
         self._poll_interval = poll_interval
+        self._max_starts = max_starts
         self._vocabulary = Vocabulary(info.tokenizer_json)
         self._wake = asyncio.Event()
         self._is_reply_lost = False
@@ -67,10 +69,12 @@ class Consumer:
     async def fill(self) -> None:
         """Take as many jobs as there are free slots."""
         free = self._info.max_num_seqs - len(self._jobs)
-        if free > 0:
+        if free > 0 and not self._jobs.has_suspect:
             recover = self._jobs.ids if self._is_reply_lost else None
             nonce = secrets.token_hex(4)
-            deliveries = await self._queue.take(self._worker_id, free, nonce=nonce, recover=recover)
+            deliveries = await self._queue.take(
+                self._worker_id, free, nonce=nonce, max_starts=self._max_starts, recover=recover
+            )
             self._is_reply_lost = False
             for delivery in deliveries:
                 self._start(delivery)

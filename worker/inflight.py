@@ -10,6 +10,8 @@ from shared.messages import TOKEN, Event, running_hash
 from shared.queue import Delivery
 from worker.sequence import Output
 
+PROOF = 2  # tokens after which a suspect counts as harmless
+
 
 class Job:
     """The writing end of one job's log."""
@@ -24,12 +26,19 @@ class Job:
         self.num_tokens = last.num_tokens if last else 0
         self.hash = last.hash if last else ""
         self.text = [event.text for event in delivery.log]
+        self._num_tokens_at_start = self.num_tokens
+        self._is_suspect = delivery.is_suspect
         self.has_readers = True  # until Redis says otherwise
         self.written_at = time.monotonic()
         self.is_cancelled = False
         self.pending_tokens: list[int] = []
         self.pending_text: list[str] = []
         self.last: Output | None = None  # the output that ends the job
+
+    @property
+    def is_suspect(self) -> bool:
+        """Its last worker died, and it has not yet proved harmless."""
+        return self._is_suspect and self.num_tokens - self._num_tokens_at_start < PROOF
 
     def add(self, output: Output) -> None:
         """Take what the engine made, to be logged with the next event."""
@@ -99,3 +108,12 @@ class InFlight:
     @property
     def ids(self) -> list[str]:
         return list(self._jobs)
+
+    @property
+    def epochs(self) -> dict[str, str]:
+        return {job.id: job.epoch for job in self._jobs.values()}
+
+    @property
+    def has_suspect(self) -> bool:
+        """While there is one, no other job is taken: should it kill this worker, it takes no newcomer with it."""
+        return any(job.is_suspect for job in self._jobs.values())

@@ -31,7 +31,8 @@ MESSAGES = {
 
 
 class Publisher:
-    """`abort` tells the engine that a row is not wanted any more; `on_removed` that jobs have left the worker."""
+    """`abort` tells the engine that a row is not wanted any more; `on_change` that
+    another job may be taken now."""
 
     def __init__(
         self,
@@ -39,13 +40,13 @@ class Publisher:
         jobs: InFlight,
         *,
         abort: Callable[[str], None],
-        on_removed: Callable[[], None],
+        on_change: Callable[[], None],
         max_pending_tokens: int,
     ) -> None:
         self._queue = queue
         self._jobs = jobs
         self._abort = abort
-        self._on_removed = on_removed
+        self._on_change = on_change
         self._max_pending_tokens = max_pending_tokens
         self._loop = asyncio.get_running_loop()
         self._wake = asyncio.Event()
@@ -71,6 +72,12 @@ class Publisher:
         if job is not None:
             job.is_cancelled = True
             self._wake.set()
+
+    def lose(self, job_id: str) -> None:
+        """Drop a job that belongs to another worker now."""
+        job = self._jobs.get(job_id)
+        if job is not None:
+            self._lose(job, "its lease has gone to another worker")
 
     async def run(self) -> None:
         """Write until cancelled."""
@@ -149,7 +156,10 @@ class Publisher:
             return True
         verdict, num_readers = reply
         if verdict.is_written:  # ALREADY: the reply of an earlier call was lost
+            was_suspect = job.is_suspect
             job.written(event, num_readers=num_readers if verdict is Verdict.OK else 1)
+            if was_suspect and not job.is_suspect:
+                self._on_change()
         elif verdict is Verdict.CANCELLED:
             self.cancel(job.id)  # and its ending was refused, if there was one
         else:
@@ -162,11 +172,13 @@ class Publisher:
 
     def _drop(self, job: Job) -> None:
         """The job has left the worker."""
+        if self._jobs.get(job.id) is not job:
+            return
         self._forget(len(job.pending_tokens))
         if job.last is None:
             self._abort(job.id)
         self._jobs.remove(job)
-        self._on_removed()
+        self._on_change()
 
     def _forget(self, num_tokens: int) -> None:
         """So many tokens are not outstanding any more."""
@@ -180,7 +192,7 @@ def _is_due(job: Job) -> bool:
         return True
     if not job.pending_tokens:
         return False
-    if job.num_tokens == 0 or (job.is_streamed and job.has_readers):
+    if job.num_tokens == 0 or job.is_suspect or (job.is_streamed and job.has_readers):
         return True
     waited = time.monotonic() - job.written_at
     return len(job.pending_tokens) >= UNREAD_TOKENS or waited >= UNREAD_INTERVAL

@@ -43,6 +43,15 @@ class WorkerSettings(CommonSettings):
     max_pending_tokens: int = Field(
         default=4096, ge=1, description="The engine pauses when this many tokens wait for a slow Redis"
     )
+    lease: float = Field(
+        default=6, gt=0, le=600, description="A job whose worker does not renew it for so long goes to another worker"
+    )
+    stall_timeout: float = Field(
+        default=60, gt=0, le=3600, description="A worker whose engine does not come round for so long gives up its jobs"
+    )
+    max_attempts: int = Field(
+        default=3, ge=1, le=100, description="A job on which so many workers died before it made a token is given up"
+    )
     drain_timeout: float = Field(
         default=5,
         ge=0,

@@ -1,9 +1,9 @@
-"""Waiting for one of several parts of a process, and taking them down."""
+"""Waiting for one of several parts of a process."""
 
 import asyncio
 from typing import Any
 
-CANCEL_INTERVAL = 1.0  # s
+from shared.tasks import cancel
 
 
 async def first_of(stop: asyncio.Event, *parts: "asyncio.Future[Any]") -> None:
@@ -15,12 +15,3 @@ async def first_of(stop: asyncio.Event, *parts: "asyncio.Future[Any]") -> None:
         await cancel(stopping)
     for part in done - {stopping}:
         part.result()
-
-
-async def cancel(task: "asyncio.Task[Any]") -> None:
-    """Cancel a task and wait until it is gone. What it raised was seen elsewhere."""
-    while not task.done():
-        task.cancel()  # again, if a library swallowed the first
-        await asyncio.wait([task], timeout=CANCEL_INTERVAL)
-    if not task.cancelled():
-        task.exception()

@@ -5,6 +5,7 @@ import logging
 import os
 import secrets
 import socket
+import time
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -13,17 +14,19 @@ from redis.exceptions import RedisError
 from shared.keys import QueueKeys, queue_name
 from shared.queue import JobQueue
 from shared.redis import connect, describe
+from shared.tasks import cancel
 from worker.consumer import Consumer
 from worker.control import Control
 from worker.engine_thread import EngineThread
 from worker.engines.base import Engine
 from worker.heartbeat import Heartbeat
 from worker.inflight import InFlight
+from worker.leases import Leases
 from worker.loop import Abort, Add, EngineLoop
 from worker.publisher import Publisher
 from worker.rate import Rate
 from worker.settings import WorkerSettings
-from worker.waiting import cancel, first_of
+from worker.waiting import first_of
 
 logger = logging.getLogger(__name__)
 
@@ -66,7 +69,7 @@ class Worker:
             queue,
             self._jobs,
             abort=lambda job_id: loop.submit(Abort(job_id)),
-            on_removed=lambda: consumer.wake(),
+            on_change=lambda: consumer.wake(),
             max_pending_tokens=self._settings.max_pending_tokens,
         )
         loop = self._loop = EngineLoop(engine.engine, publish=publisher.push, has_room=publisher.has_room)
@@ -77,26 +80,39 @@ class Worker:
             info=engine.engine.info,
             run_row=lambda row: loop.submit(Add(row)),
             poll_interval=self._settings.poll_interval,
+            max_starts=self._settings.max_attempts,
+        )
+        leases = Leases(
+            queue,
+            self._jobs,
+            worker_id=self.id,
+            lease=self._settings.lease,
+            is_moving=lambda: time.monotonic() - loop.moved_at < self._settings.stall_timeout,
+            lose=publisher.lose,
         )
         control = Control(self._redis_url, self._keys, wake=consumer.wake, cancel=publisher.cancel)
         thread = asyncio.create_task(engine.run(loop), name="engine")
         publishing = asyncio.create_task(publisher.run(), name="publisher")
         taking = asyncio.create_task(consumer.run(), name="consumer")
         listening = asyncio.create_task(control.run(), name="control")
+        renewing = asyncio.create_task(leases.renew(), name="renew")
+        reaping = asyncio.create_task(leases.reap(), name="reap")
         self._status = "ready"
         self._heartbeat.serve(engine.engine.info)
         await self._beat()
         logger.info("ready: %s, %d slots, %s", self._settings.model_name, engine.engine.info.max_num_seqs, self.id)
         try:
-            await first_of(stop, thread, publishing, taking, listening)
+            await first_of(stop, thread, publishing, taking, listening, renewing, reaping)
         finally:
             self._status = "draining"
             await cancel(taking)
+            await cancel(reaping)
             await self._drain()
             loop.stop()
             await engine.stopped(STOP_TIMEOUT)
             await cancel(publishing)
             await cancel(listening)
+            await cancel(renewing)
             await self._hand_back(queue, publisher)
 
     async def _drain(self) -> None:

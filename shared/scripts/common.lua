@@ -2,7 +2,7 @@
 -- from it. They share its hash tag, hence its slot. Scripts are idempotent: a call whose reply was lost may be repeated.
 local base = KEYS[1]
 local GROUP = 'workers'
-local CLASSES = {'resume', 'interactive', 'batch'}
+local CLASSES = {'suspect', 'resume', 'interactive', 'batch'}
 
 local function now_ms()
   local time = redis.call('TIME')
@@ -59,6 +59,16 @@ end
 local function elapsed(from, to)
   if not from then return cjson.null end
   return to - tonumber(from)
+end
+
+-- Queue a job that was running again, in another class; what it has logged so far stays.
+local function requeue(id, class)
+  local key, stream = job_key(id), jobs_key(class)
+  local job = redis.call('HMGET', key, 'tenant', 'prompt_tokens', 'deadline_at')
+  ensure_group(stream)
+  local entry = redis.call('XADD', stream, '*', 'id', id, 'tenant', job[1], 'prompt_tokens', job[2], 'deadline', job[3])
+  redis.call('HSET', key, 'status', 'queued', 'class', class, 'entry', entry, 'epoch', '')
+  redis.call('HDEL', key, 'worker')
 end
 
 -- Take a delivered entry out of its stream.

@@ -1,12 +1,14 @@
 -- Hand up to n jobs to a worker: the only place that decides the order.
--- ARGV: worker id, n, nonce, recover (1: also hand over jobs delivered to this worker that it does not know of, because
---       the reply of an earlier take was lost), then the ids of the jobs the worker knows
--- Returns a list of {id, epoch, request JSON, ms until the deadline, [log entries]}.
+-- ARGV: worker id, n, nonce, most starts without progress, recover (1: also hand over jobs delivered to this worker that
+--       it does not know of, because the reply of an earlier take was lost), then the ids of the jobs the worker knows
+-- Returns a list of {id, epoch, request JSON, ms until the deadline, [log entries], suspect (1) or not (0)}.
+-- A suspect (its last worker died) is handed out alone: the worker takes nothing else until it has proved harmless. One
+-- that was started too often without making a token is given up: failed, and noted in `dead`.
 -- Jobs that were cancelled or have expired get their terminal event here (if they have none yet) and are not returned.
 -- An entry whose job is gone or was queued again elsewhere is removed.
-local worker, count, nonce, recover = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4] == '1'
+local worker, count, nonce, max_starts, recover = ARGV[1], tonumber(ARGV[2]), ARGV[3], tonumber(ARGV[4]), ARGV[5] == '1'
 local known = {}
-for i = 5, #ARGV do known[ARGV[i]] = true end
+for i = 6, #ARGV do known[ARGV[i]] = true end
 local taken, now = {}, now_ms()
 
 local function read(stream, from, limit)
@@ -19,9 +21,17 @@ local function read(stream, from, limit)
   return reply and reply[1] and reply[1][2] or {}
 end
 
+local function give_up(id, request, lost_by, starts)
+  local message = 'given up: ' .. starts .. ' times a worker died or hung on this job before it made a token'
+  end_job(id, 'failed', nil, {code = 'poison', message = message})
+  redis.call('XADD', base .. 'dead', 'MAXLEN', '~', 1000, '*', 'id', id, 'reason', message, 'starts', starts,
+             'last_worker', lost_by or '', 'request', request)
+end
+
 local function start(class, entry, id)
   local key = job_key(id)
-  local job = redis.call('HMGET', key, 'status', 'entry', 'request', 'deadline_at', 'cancel')
+  local job = redis.call('HMGET', key, 'status', 'entry', 'request', 'deadline_at', 'cancel',
+                         'idle_starts', 'length_at_start', 'lost_by')
   local live = job[1] == 'queued' or job[1] == 'running'
   if not live or job[2] ~= entry then return remove_entry(class, entry) end
   if job[5] == '1' then
@@ -32,11 +42,19 @@ local function start(class, entry, id)
     end_job(id, 'expired', nil, {code = 'expired', message = 'the deadline passed while the job was queued'})
     return remove_entry(class, entry)
   end
+  local length = redis.call('XLEN', events_key(id))
+  local starts = tonumber(job[6] or '0')
+  if length > tonumber(job[7] or '0') then starts = 0 end  -- the last attempt made progress
+  if starts >= max_starts then
+    give_up(id, job[3], job[8], starts)
+    return remove_entry(class, entry)
+  end
+  redis.call('HSET', key, 'idle_starts', starts + 1, 'length_at_start', length)
   local epoch = redis.call('HINCRBY', key, 'attempts', 1) .. ':' .. nonce
   redis.call('HSET', key, 'status', 'running', 'worker', worker, 'epoch', epoch)
   redis.call('HSETNX', key, 'started_at', now)
   local log = redis.call('XRANGE', events_key(id), '-', '+')
-  taken[#taken + 1] = {id, epoch, job[3], tonumber(job[4]) - now, log}
+  taken[#taken + 1] = {id, epoch, job[3], tonumber(job[4]) - now, log, class == 'suspect' and 1 or 0}
 end
 
 for _, class in ipairs(CLASSES) do
@@ -52,9 +70,10 @@ for _, class in ipairs(CLASSES) do
     end
   end
   while #taken < count and redis.call('EXISTS', stream) == 1 do
-    local entries = read(stream, '>', count - #taken)
+    local entries = read(stream, '>', class == 'suspect' and 1 or count - #taken)
     if #entries == 0 then break end
     for _, entry in ipairs(entries) do start(class, entry[1], fields_of(entry[2]).id) end
+    if class == 'suspect' and #taken > 0 then return taken end
   end
 end
 return taken

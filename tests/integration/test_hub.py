@@ -9,11 +9,12 @@ from redis.asyncio import Redis
 
 import shared.pubsub
 from api.app import create_app
-from api.background import BackgroundTasks, end
+from api.background import BackgroundTasks
 from api.hub import Hub
 from api.server import Server
 from api.settings import ApiSettings
 from shared.errors import RedisUnavailableError
+from shared.tasks import cancel
 from tests.support.eventually import eventually
 from tests.support.http_server import running_server
 from tests.support.redis_server import RedisServer
@@ -30,7 +31,7 @@ async def hub(redis_url: str) -> AsyncIterator[Hub]:
     await eventually(lambda: hub.is_connected, "the hub is connected")
     yield hub
     await tasks.close()
-    await end(running)
+    await cancel(running)
 
 
 async def test_what_is_published_after_subscribing_arrives(hub: Hub, redis_client: Redis) -> None:

@@ -26,8 +26,10 @@ async def enqueue(queue: JobQueue, *job_ids: str, max_waiting: int = 100, timeou
     return await queue.enqueue(jobs, max_waiting=max_waiting, timeout=timeout, keep=30)
 
 
-async def take(queue: JobQueue, count: int = 10, worker: str = "w1", **options: object) -> list[Delivery]:
-    return await queue.take(worker, count, nonce=worker, **options)
+async def take(
+    queue: JobQueue, count: int = 10, worker: str = "w1", max_starts: int = 3, **options: object
+) -> list[Delivery]:
+    return await queue.take(worker, count, nonce=worker, max_starts=max_starts, **options)
 
 
 async def start(queue: JobQueue, job_id: str = "a") -> Delivery:

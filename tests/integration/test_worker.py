@@ -35,6 +35,7 @@ def start_worker(redis_url: str) -> Iterator[StartWorker]:
     yield start
     for worker in workers:
         with worker:
+            worker.send(signal.SIGCONT)
             if worker.process.poll() is None:
                 worker.send(signal.SIGTERM)
                 assert worker.wait() == 0, worker.output
@@ -233,4 +234,88 @@ async def test_redis_restarts_with_its_data(
     server.stop()
     server.start()
     assert await text_of(queue, "a") == "0123456789" * 20
+    await client.aclose()
+
+
+SHORT_LEASE = {"FOREBAY_LEASE": "0.5", "FOREBAY_HEARTBEAT_INTERVAL": "0.2"}
+
+
+async def test_a_killed_worker_is_replaced_in_mid_stream(queue: JobQueue, start_worker: StartWorker) -> None:
+    first = start_worker(**SHORT_LEASE)
+    await enqueue(
+        queue, *(fake_job(f"j{n}", script(["0123456789" * 8], delay_ms=10), max_tokens=500) for n in range(6))
+    )
+    await running(queue, "j5")
+    first.process.kill()
+    start_worker(**SHORT_LEASE)
+    for number in range(6):
+        assert await text_of(queue, f"j{number}") == "0123456789" * 8
+        attempts = {event.epoch for event in await queue.read_log(f"j{number}", 0, count=1000)}
+        assert len(attempts) == 2
+    assert await queue.client.xlen(KEYS.jobs("suspect")) == 0
+
+
+async def test_a_paused_worker_loses_its_job_and_stays_silent(queue: JobQueue, start_worker: StartWorker) -> None:
+    first = start_worker(**SHORT_LEASE)
+    await enqueue(queue, fake_job("a", script(["0123456789" * 8], delay_ms=20), max_tokens=500))
+    await running(queue, "a")
+    first.send(signal.SIGSTOP)
+    start_worker(**SHORT_LEASE)
+    await eventually(lambda: _num_epochs(queue, "a", 2), "the second worker goes on")
+    first.send(signal.SIGCONT)
+    assert await text_of(queue, "a") == "0123456789" * 8
+    first.wait_for("is dropped")
+    await enqueue(queue, fake_job("b"))
+    assert await text_of(queue, "b") == chain_text("hello", 64)
+
+
+async def _num_epochs(queue: JobQueue, job_id: str, count: int) -> bool:
+    return len({event.epoch for event in await queue.read_log(job_id, 0, count=1000)}) >= count
+
+
+async def test_a_live_job_longer_than_the_lease_is_entered_once(queue: JobQueue, start_worker: StartWorker) -> None:
+    for _ in range(2):
+        start_worker(**SHORT_LEASE)
+    await enqueue(queue, fake_job("a", script(["x" * 60], delay_ms=100)))
+    assert await text_of(queue, "a") == "x" * 60
+    job = await queue.job("a")
+    assert (job["attempts"], "lost_by" in job) == ("1", False)
+
+
+async def test_a_poison_job_is_given_up_and_takes_nobody_with_it(queue: JobQueue, start_worker: StartWorker) -> None:
+    workers = [start_worker(**SHORT_LEASE)]
+    good = [fake_job(f"g{n}", script(["0123456789" * 4], delay_ms=20), max_tokens=500) for n in range(4)]
+    await enqueue(queue, *good[:2], fake_job("poison", script(["ab"], exit_at=1)), *good[2:])
+
+    async def supervised() -> bool:
+        if workers[-1].process.poll() is not None:
+            workers.append(start_worker(**SHORT_LEASE))
+        log = await queue.read_log("poison", 0)
+        return bool(log)
+
+    await eventually(supervised, "the poison job is given up", deadline=60)
+    (end,) = await queue.read_log("poison", 0)
+    assert end.data["error"]["code"] == "poison"
+    for number in range(4):
+        assert await text_of(queue, f"g{number}") == "0123456789" * 4
+    assert len(workers) == 4
+    assert await queue.client.xlen(KEYS.dead) == 1
+
+
+async def test_a_stall_of_redis_steals_nothing(
+    start_redis: Callable[..., RedisServer], start_worker: StartWorker
+) -> None:
+    server = start_redis("--enable-debug-command", "local")
+    workers = [start_worker(server.url, **SHORT_LEASE) for _ in range(2)]
+    client = connect(server.url, retries=3)
+    queue = JobQueue(client, KEYS)
+    jobs = [fake_job(f"j{n}", script(["x" * 200], delay_ms=20), max_tokens=500) for n in range(8)]
+    await enqueue(queue, *jobs)
+    await running(queue, "j7")
+    for _ in range(3):
+        await client.execute_command("DEBUG", "SLEEP", "1.2")  # more than two leases
+    for number in range(8):
+        assert await text_of(queue, f"j{number}") == "x" * 200
+        assert (await queue.job(f"j{number}"))["attempts"] == "1"
+    assert not any("queued again" in worker.output for worker in workers)
     await client.aclose()

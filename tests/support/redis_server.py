@@ -100,6 +100,7 @@ def _die_with_parent() -> None:
 
 
 def keys_without_ttl(client: "redis.Redis") -> list[str]:
-    """Keys that would stay for ever. The job streams may: their entries are deleted one by one."""
-    keys = [key for key in client.scan_iter(count=1000) if ":jobs:" not in key]
+    """Keys that would stay for ever. The job streams may: their entries are deleted one by one; and
+    `dead`, which is capped."""
+    keys = [key for key in client.scan_iter(count=1000) if ":jobs:" not in key and not key.endswith(":dead")]
     return sorted(key for key in keys if client.ttl(key) == -1)

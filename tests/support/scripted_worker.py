@@ -8,10 +8,10 @@ from typing import Any
 
 from redis.asyncio import Redis
 
-from api.background import end
 from shared.keys import QueueKeys, models_key, queue_name, tokenizer_key
 from shared.messages import FAILED, FINISHED, START_HASH, TOKEN, Event, ModelCard, running_hash
 from shared.queue import Delivery, Ending, JobQueue, Verdict
+from shared.tasks import cancel
 from tests.support.eventually import eventually
 from worker.engines.fake import fake_tokenizer
 
@@ -122,7 +122,7 @@ class ScriptedWorker:
     async def take_now(self, count: int) -> list[Attempt]:
         """Start what is queued now."""
         self._nonce += 1
-        deliveries = await self.queue.take("scripted", count, nonce=str(self._nonce))
+        deliveries = await self.queue.take("scripted", count, nonce=str(self._nonce), max_starts=3)
         return [Attempt(self.queue, delivery) for delivery in deliveries]
 
     @asynccontextmanager
@@ -132,7 +132,7 @@ class ScriptedWorker:
         try:
             yield
         finally:
-            await end(task)
+            await cancel(task)
             if not task.cancelled():
                 task.result()  # raises what has ended it too early
 

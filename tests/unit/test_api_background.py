@@ -4,7 +4,8 @@ import asyncio
 
 import pytest
 
-from api.background import BackgroundTasks, end
+from api.background import BackgroundTasks
+from shared.tasks import cancel
 
 
 async def test_a_task_that_loses_its_first_cancellations_is_ended() -> None:
@@ -22,7 +23,7 @@ async def test_a_task_that_loses_its_first_cancellations_is_ended() -> None:
 
     task = asyncio.create_task(stubborn())
     await asyncio.sleep(0)
-    await end(task)
+    await cancel(task)
     assert task.cancelled()
 
 

@@ -1,0 +1,91 @@
+"""Leases: the idle time of each job's entry. A worker renews those of its jobs as long as its engine moves; any worker
+reaps those that ran out. A stall of Redis, or of the reaper itself, must never steal live work: after any sign of one a
+reaper waits for a full lease, in which the owners have their say."""
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Awaitable, Callable
+
+from redis.exceptions import RedisError
+
+from shared.queue import JobQueue
+from shared.redis import describe
+from worker.inflight import InFlight
+
+logger = logging.getLogger(__name__)
+
+RENEWALS = 5  # a lease is renewed so often before it would run out
+SWEEPS = 4  # and looked at so often
+SWEEP_COUNT = 100  # entries a sweep looks at in each class
+GAP_SHARE = 0.5  # a tick that takes longer than this share of a lease more than it should is a stall
+
+
+class Leases:
+    """`is_moving` says whether the engine makes progress; `lose(job id)` drops a job that went to another worker."""
+
+    def __init__(
+        self,
+        queue: JobQueue,
+        jobs: InFlight,
+        *,
+        worker_id: str,
+        lease: float,
+        is_moving: Callable[[], bool],
+        lose: Callable[[str], None],
+    ) -> None:
+        self._queue = queue
+        self._jobs = jobs
+        self._worker_id = worker_id
+        self._lease = lease
+        self._is_moving = is_moving
+        self._lose = lose
+        self._steady_since = time.monotonic()
+        self._is_stalled = False
+        self._cursors: list[str] | None = None
+
+    async def renew(self) -> None:
+        """Renew until cancelled."""
+        while True:
+            await self._tick(self._renew, self._lease / RENEWALS)
+
+    async def reap(self) -> None:
+        """Reap until cancelled."""
+        while True:
+            interval = self._lease / SWEEPS * random.uniform(0.75, 1.25)  # spreads the sweeps of a fleet
+            await self._tick(self._reap, interval)
+
+    async def _tick(self, call: Callable[[], Awaitable[None]], interval: float) -> None:
+        """Call and wait. An error, or a delay on either side, is a sign of a stall."""
+        start = time.monotonic()
+        try:
+            await call()
+        except (RedisError, OSError) as error:
+            self._steady_since = time.monotonic()
+            logger.debug("leases: %s", describe(error))
+        await asyncio.sleep(interval)
+        now = time.monotonic()
+        if now - start > interval + GAP_SHARE * self._lease:
+            self._steady_since = now
+
+    async def _renew(self) -> None:
+        if not self._is_moving():
+            if not self._is_stalled:
+                logger.error("the engine does not come round: its jobs are left to other workers")
+            self._is_stalled = True
+            return
+        self._is_stalled = False
+        epochs = self._jobs.epochs
+        if epochs:
+            for job_id in await self._queue.renew(self._worker_id, epochs):
+                self._lose(job_id)
+
+    async def _reap(self) -> None:
+        if time.monotonic() - self._steady_since < self._lease:
+            return
+        reaped, self._cursors = await self._queue.reap(
+            self._worker_id, lease=self._lease, count=SWEEP_COUNT, cursors=self._cursors
+        )
+        for job_id in reaped:
+            logger.warning("job %s was left by its worker: queued again", job_id)

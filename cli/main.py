@@ -5,7 +5,7 @@ from typing import NoReturn
 
 import typer
 
-from cli import api, models, settings, up, worker
+from cli import api, dead, models, settings, up, worker
 from cli.known_settings import refuse_unknown
 from shared.errors import ForebayError, SettingsError
 
@@ -21,6 +21,7 @@ app.command("api")(api.api)
 app.command("worker")(worker.worker)
 app.command("settings")(settings.settings)
 app.add_typer(models.app, name="models")
+app.add_typer(dead.app, name="dead")
 
 
 @app.callback()

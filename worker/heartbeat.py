@@ -81,14 +81,19 @@ class Heartbeat:
             await self._show_model(self._info, now)
 
     async def leave(self) -> None:
-        """This worker is gone; others may go on serving the model."""
+        """This worker is gone. If it was the last one, nobody serves the model any more, and the API hears of it now."""
         await self._client.delete(self._keys.worker(self._worker_id))
+        others = [key async for key in self._client.scan_iter(self._keys.worker("*"), count=1000)]
+        if self._info is not None and not others:
+            await self._show_card(self._info, 0)
 
     async def _show_model(self, info: EngineInfo, now: int) -> None:
-        prefix = self._settings.key_prefix
-        file_key = tokenizer_key(prefix, self._tokenizer)
+        file_key = tokenizer_key(self._settings.key_prefix, self._tokenizer)
         if not await self._client.expire(file_key, MODELS_TTL):
             await self._client.set(file_key, info.tokenizer_json, ex=MODELS_TTL)
+        await self._show_card(info, now)
+
+    async def _show_card(self, info: EngineInfo, now: int) -> None:
         card = ModelCard(
             name=self._settings.model_name,
             queue=self._keys.queue,
@@ -98,7 +103,8 @@ class Heartbeat:
             tokenizer=self._tokenizer,
             updated_at=now,
         )
+        key = models_key(self._settings.key_prefix)
         async with self._client.pipeline(transaction=False) as pipeline:
-            pipeline.hset(models_key(prefix), card.name, card.to_json())
-            pipeline.expire(models_key(prefix), MODELS_TTL)
+            pipeline.hset(key, card.name, card.to_json())
+            pipeline.expire(key, MODELS_TTL)
             await pipeline.execute()

@@ -101,6 +101,7 @@ async def test_a_worker_says_what_it_serves(queue: JobQueue, start_worker: Start
     worker.send(signal.SIGTERM)
     assert worker.wait() == 0
     assert await facts(queue) == []
+    assert ModelCard.from_json(await queue.client.hget(models_key("forebay"), MODEL)).updated_at == 0
 
 
 async def test_a_cancelled_job_leaves_its_slot(queue: JobQueue, start_worker: StartWorker) -> None:

@@ -81,7 +81,7 @@ class Heartbeat:
             await self._show_model(self._info, now)
 
     async def leave(self) -> None:
-        """This worker is gone. If it was the last one, nobody serves the model any more, and the API hears of it now."""
+        """This worker is gone. If it was the last one, the API hears at once that nobody serves the model."""
         await self._client.delete(self._keys.worker(self._worker_id))
         others = [key async for key in self._client.scan_iter(self._keys.worker("*"), count=1000)]
         if self._info is not None and not others:

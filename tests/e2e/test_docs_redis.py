@@ -1,4 +1,4 @@
-"""docs/redis.md tells the truth: each of its commands, run against a live system, gives output of the shape it shows."""
+"""docs/redis.md tells the truth: each of its commands, run against a live system, prints what has the shape shown."""
 
 import ast
 import json
@@ -6,24 +6,26 @@ import re
 import shlex
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import httpx
 import pytest
 import redis
 
-from shared.messages import FINISHED
+from shared.messages import CANCELLED, FAILED, FINISHED, RUNNING
 from tests.e2e.conftest import Stack, forebay_up
 from tests.support.eventually import eventually_sync
 from tests.support.forebay_process import ROOT
-from tests.support.jobs import MODEL, script
+from tests.support.jobs import script
 
+MODEL = "docs/model-1"  # no field is called so
+BASE = f"forebay:{{{MODEL}}}:"
 PAGE = (ROOT / "docs" / "redis.md").read_text("utf-8")
 NAME = re.compile(r"[a-z]+([_-][a-z]+)*")  # of a field; ids, keys and values in the same places look different
-SHOWN_TIMES = ("job", "events", "worker", "models", "tokenizer")
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,7 @@ class Example:
 
 @dataclass(frozen=True)
 class Live:
-    """A running system with one job under way and one that has ended."""
+    """A running system with one job under way, one that has ended and one that was given up."""
 
     stack: Stack
     redis_url: str
@@ -165,29 +167,34 @@ def open_job(stack: Stack, prompt: str) -> Iterator[str]:
         client.stream("POST", "/generate_stream", json=body) as response,
     ):
         assert response.status_code == 200
-        data = [line for line, _ in zip(_data_lines(response), range(3), strict=False)]
-        yield str(json.loads(data[-1])["id"])
-
-
-def _data_lines(response: httpx.Response) -> Iterator[str]:
-    return (line.removeprefix("data:") for line in response.iter_lines() if line.startswith("data:"))
+        lines = response.iter_lines()  # a name keeps it alive: once it is collected, httpx hangs up
+        data = list(islice((line for line in lines if line.startswith("data:")), 3))
+        yield str(json.loads(data[-1].removeprefix("data:"))["id"])
 
 
 @pytest.fixture(scope="module")
 def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
-    directory = tmp_path_factory.mktemp("forebay")
-    with forebay_up(FOREBAY_ENGINE="fake", FOREBAY_MODEL=MODEL, FOREBAY_DATA_DIR=str(directory)) as stack:
+    settings = {"FOREBAY_ENGINE": "fake", "FOREBAY_MODEL": MODEL, "FOREBAY_LEASE": "3", "FOREBAY_MAX_ATTEMPTS": "1"}
+    with forebay_up(FOREBAY_DATA_DIR=str(tmp_path_factory.mktemp("forebay")), **settings) as stack:
         found = re.search(r"-u (redis://\S+)", stack.output)
         assert found is not None
-        answer = httpx.post(f"{stack.url}/generate", json={"prompt": "hello", "max_tokens": 8}, trust_env=False).json()
+        poison, ended = (generate(stack, prompt) for prompt in (script([], exit_at=1), "hello"))
+        assert poison["error"]["code"] == "poison"
         with (
             redis.Redis.from_url(found[1], decode_responses=True) as client,
             open_job(stack, script(["x" * 4000], delay_ms=50)) as job_id,
         ):
-            worker = next(client.scan_iter("*:worker:*")).rpartition(":")[2]
+            worker = client.hget(f"{BASE}job:{job_id}", "worker") or ""
             sha256 = next(client.scan_iter("*:tokenizer:*")).rpartition(":")[2]
-            names = {"queue": MODEL, "id": job_id, "ended": answer["id"], "worker": worker, "sha256": sha256}
+            names = {"queue": MODEL, "id": job_id, "ended": ended["id"], "worker": worker, "sha256": sha256}
             yield Live(stack, found[1], names)
+
+
+def generate(stack: Stack, prompt: str) -> dict[str, Any]:
+    """The answer of /generate, or its error."""
+    body = {"prompt": prompt, "max_tokens": 8}
+    answer: dict[str, Any] = httpx.post(f"{stack.url}/generate", json=body, timeout=60, trust_env=False).json()
+    return answer
 
 
 @pytest.fixture
@@ -207,7 +214,7 @@ def test_a_command_of_the_page_shows_what_the_page_shows(live: Live, example: Ex
 
 def test_the_page_has_commands_for_every_kind_of_key(live: Live) -> None:
     commands = [" ".join(live.command(example)) for example in examples()]
-    for kind in ("job:", "events:", "jobs:", "worker:", "models", "tokenizer:", "tokens:", "control"):
+    for kind in ("job:", "events:", "jobs:", "dead", "worker:", "models", "tokenizer:", "tokens:", "control"):
         assert any(f":{kind}" in command for command in commands), kind
 
 
@@ -218,24 +225,31 @@ def test_every_key_is_in_the_table(live: Live, client: "redis.Redis") -> None:
 
 
 def test_every_field_is_in_a_table(live: Live, client: "redis.Redis") -> None:
-    base, names = f"forebay:{{{MODEL}}}:", live.names
+    names = live.names
     with open_job(live.stack, script(["x" * 100], delay_ms=20)) as cancelled:
         pass
-    key = f"{base}job:{cancelled}"
-    eventually_sync(lambda: client.hget(key, "status") == "cancelled", "the job is cancelled")
-    jobs = [client.hgetall(f"{base}job:{job_id}") for job_id in (names["id"], names["ended"], cancelled)]
-    assert {job["status"] for job in jobs} == {"running", FINISHED, "cancelled"}
-    assert {field for job in jobs for field in job} == fields_of("A job")
-    logs = [client.xrange(f"{base}events:{job_id}") for job_id in (names["id"], names["ended"], cancelled)]
-    assert {field for log in logs for _, entry in log for field in entry} == fields_of("Its log")
-    ((_, entry),) = client.xrange(f"{base}jobs:interactive")
-    assert set(entry) == fields_of("The queue")
+    eventually_sync(lambda: client.hget(f"{BASE}job:{cancelled}", "status") == "cancelled", "the job is cancelled")
+    dead = [entry for _, entry in client.xrange(f"{BASE}dead")]
+    ids = [names["id"], names["ended"], cancelled, dead[0]["id"]]
+    jobs = [client.hgetall(f"{BASE}job:{job_id}") for job_id in ids]
+    assert [job["status"] for job in jobs] == [RUNNING, FINISHED, CANCELLED, FAILED]
+    assert names_in(jobs) == fields_of("A job")
+    assert names_in(entry for job_id in ids for _, entry in client.xrange(f"{BASE}events:{job_id}")) == fields_of(
+        "Its log"
+    )
+    assert names_in(entry for _, entry in client.xrange(f"{BASE}jobs:interactive")) == fields_of("The queue")
+    assert names_in(dead) == fields_of("Jobs that were given up")
     card = json.loads(client.hget("forebay:models", MODEL) or "")
-    assert {*client.hgetall(f"{base}worker:{names['worker']}"), *card} == fields_of("Workers and models")
+    assert names_in([client.hgetall(f"{BASE}worker:{names['worker']}"), card]) == fields_of("Workers and models")
+
+
+def names_in(mappings: Iterable[Mapping[str, Any]]) -> set[str]:
+    return {name for mapping in mappings for name in mapping}
 
 
 def test_every_time_to_live_is_one(live: Live) -> None:
     shown = [example for example in examples() if example.arguments.startswith("PTTL")]
-    assert all(any(kind in example.arguments for example in shown) for kind in SHOWN_TIMES)
+    for kind in ("job:", "events:", "worker:", "models", "tokenizer:"):
+        assert any(f":{kind}" in example.arguments for example in shown), kind
     for example in shown:
         assert parse(live.run(example))[0] > 0

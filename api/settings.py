@@ -25,3 +25,8 @@ class ApiSettings(CommonSettings):
     )
     send_timeout: float = Field(default=60, gt=0, description="A reader that takes nothing for so long is cut off")
     shutdown_grace: float = Field(default=10, ge=0, le=3600, description="On SIGTERM, streams may go on for so long")
+
+    @property
+    def prompts_limit(self) -> int:
+        """Prompts in one request: no more than an empty queue takes."""
+        return min(self.max_prompts, self.max_waiting_jobs)

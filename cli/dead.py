@@ -12,7 +12,7 @@ import typer
 from redis.exceptions import RedisError
 
 from cli.common import given
-from cli.redis_url import mask_password, require_url
+from cli.redis_url import require_url
 from shared.dead_letters import (
     DeadLetter,
     drop_dead_letters,
@@ -23,7 +23,7 @@ from shared.dead_letters import (
 from shared.errors import RedisUnavailableError
 from shared.keys import QueueKeys, queue_name
 from shared.queue import JobQueue
-from shared.redis import connect
+from shared.redis import connect, mask_password
 from shared.settings import CommonSettings, load_settings
 
 app = typer.Typer(help="Jobs that were given up because workers died on them.", no_args_is_help=True)

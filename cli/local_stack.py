@@ -13,11 +13,12 @@ from cli.child import Child
 from cli.embedded_redis import STOP_TIMEOUT, prepare
 from cli.ports import free_port, require_free
 from cli.readiness import is_ready, reachable_url
-from cli.redis_url import check_url, mask_password
+from cli.redis_url import check_url
 from cli.supervisor import Supervisor
 from cli.up_settings import UpSettings
 from cli.worker_check import worker_states
 from shared.errors import ForebayError
+from shared.redis import mask_password
 from worker.settings import WorkerSettings
 
 PROGRESS_INTERVAL = 5.0

@@ -7,16 +7,10 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from shared.errors import RedisUnavailableError, SettingsError
+from shared.redis import mask_password
 from shared.settings import CommonSettings
 
 MIN_VERSION = (7, 0)
-_PASSWORD = re.compile(r"(?<=://)([^/@:\s]*):[^/\s]*@")
-_PASSWORD_OPTION = re.compile(r"([?&]password=)[^&\s]*")
-
-
-def mask_password(text: str) -> str:
-    """`text` with the password of every URL in it replaced by ***."""
-    return _PASSWORD_OPTION.sub(r"\1***", _PASSWORD.sub(r"\1:***@", text))
 
 
 def require_url(settings: CommonSettings) -> str:

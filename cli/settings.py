@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from cli.known_settings import Setting, read_all
-from cli.redis_url import mask_password
+from shared.redis import mask_password
 
 
 def settings(as_json: Annotated[bool, typer.Option("--json", help="Print a JSON list")] = False) -> None:

@@ -1,13 +1,13 @@
 """Looks for workers that are ready, by the heartbeats that they keep in Redis."""
 
-import re
 import socket
 
 import redis
 
-from cli.redis_url import connect, mask_password
+from cli.redis_url import connect
 from shared.errors import ForebayError, RedisUnavailableError
 from shared.keys import QueueKeys, queue_name
+from shared.redis import mask_password
 from worker.settings import WorkerSettings
 
 
@@ -27,7 +27,7 @@ def check_worker(settings: WorkerSettings, url: str) -> str:
 def worker_states(settings: WorkerSettings, url: str) -> dict[int, str]:
     """The status of every worker on this host that is alive and serves the model, by process id."""
     keys = QueueKeys(settings.key_prefix, queue_name(settings.model_name))
-    pattern = re.sub(r"([\[\]?*\\^])", r"\\\1", keys.worker(f"{socket.gethostname()}-")) + "*"
+    pattern = keys.workers_pattern(f"{socket.gethostname()}-")
     try:
         with connect(url) as client:
             found = [client.hmget(key, ["pid", "status"]) for key in client.scan_iter(pattern, count=1000)]

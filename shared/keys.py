@@ -1,5 +1,6 @@
 """The one place that builds Redis keys and channel names (table in docs/architecture.md)."""
 
+import re
 from dataclasses import dataclass
 
 SUSPECT, RESUME, INTERACTIVE, BATCH = "suspect", "resume", "interactive", "batch"
@@ -48,6 +49,10 @@ class QueueKeys:
     def worker(self, worker_id: str) -> str:
         """Hash that a live worker renews."""
         return f"{self.base}worker:{worker_id}"
+
+    def workers_pattern(self, start: str = "") -> str:
+        """Glob for SCAN: the hashes of all live workers whose id begins with `start`."""
+        return re.sub(r"([\[\]?*\\^])", r"\\\1", self.worker(start)) + "*"
 
 
 def models_key(prefix: str) -> str:

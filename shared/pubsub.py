@@ -30,6 +30,7 @@ class Subscriber:
         self._connection: Connection | None = None
         self._sending = asyncio.Lock()
         self._failures = 0
+        self._resubscribing: set[str] = set()  # channels of this connection that Redis has not yet confirmed
 
     @property
     def is_connected(self) -> bool:
@@ -75,10 +76,12 @@ class Subscriber:
         connection = subscriber_connection(self._url)
         try:
             await connection.connect()  # type: ignore[no-untyped-call]
+            self._resubscribing = set(self._channels)
             if self._channels:
                 await self._write(connection, "SUBSCRIBE", *self._channels)
+            else:
+                self._on_gap()
             self._connection = connection
-            self._on_gap()
             await self._read(connection)
         finally:
             await connection.disconnect(nowait=True)
@@ -102,9 +105,16 @@ class Subscriber:
         if kind == "message":
             self._on_message(channel, payload)
         elif kind == "subscribe":
-            confirmed = self._channels.get(channel)
-            if confirmed is not None and not confirmed.done():
-                confirmed.set_result(None)
+            self._confirm(channel)
+
+    def _confirm(self, channel: str) -> None:
+        confirmed = self._channels.get(channel)
+        if confirmed is not None and not confirmed.done():
+            confirmed.set_result(None)
+        if channel in self._resubscribing:
+            self._resubscribing.discard(channel)
+            if not self._resubscribing:  # from here on nothing is missed; what was published before may be
+                self._on_gap()
 
     async def _send(self, *command: str) -> None:
         """Best effort: a connection that fails here is noticed by its reader, and `run` subscribes anew."""

@@ -1,6 +1,7 @@
 """A queue in Redis: typed callers of the scripts, and reads of what they wrote. Errors of Redis pass through."""
 
 import json
+import logging
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
@@ -11,8 +12,10 @@ from redis.exceptions import NoScriptError, RedisError
 
 from shared.errors import QueueFullError
 from shared.keys import JOB_CLASSES, QueueKeys
-from shared.messages import Event, JobRequest
+from shared.messages import FAILED, Event, JobRequest
 from shared.scripts import script
+
+logger = logging.getLogger(__name__)
 
 LOG_PAGE = 256  # events read at once
 
@@ -117,7 +120,17 @@ class JobQueue:
         runs as `recover`: jobs delivered to it but unknown to it come too."""
         args: list[str | int] = [worker_id, count, nonce, max_starts, int(recover is not None), *(recover or ())]
         replies = await script("take").run(self.client, self.keys.base, *args)
-        return [Delivery.from_reply(reply) for reply in replies]
+        deliveries = []
+        for reply in replies:
+            try:
+                deliveries.append(Delivery.from_reply(reply))
+            except (ValueError, TypeError, KeyError, AttributeError) as error:  # of an API of another version
+                await self._refuse(reply, error)
+        return deliveries
+
+    async def leave(self, worker_id: str) -> None:
+        """Forget a worker that holds no jobs any more."""
+        await script("leave").run(self.client, self.keys.base, worker_id)
 
     async def emit(self, events: Sequence[tuple[Event, str]]) -> list[tuple[Verdict, int] | RedisError]:
         """Log and publish events, each given with the running hash before it, in one round trip.
@@ -186,6 +199,13 @@ class JobQueue:
         """The next events after number `after`, oldest first, at most `count`."""
         entries: Any = await self.client.xrange(self.keys.events(job_id), min=f"{after + 1}-0", count=count)
         return [Event.from_log(job_id, entry_id, fields) for entry_id, fields in entries]
+
+    async def _refuse(self, reply: Sequence[Any], error: Exception) -> None:
+        job_id, epoch, _, _, entries, _ = reply
+        message = f"this worker cannot read the request ({type(error).__name__}: {error})"
+        logger.error("job %s: %s", job_id, message)
+        problem = {"code": "unreadable_request", "message": message}
+        await self.finish([Ending(job_id, epoch, len(entries) + 1, FAILED, error=problem)])
 
     async def _pipeline(self, calls: Sequence[Call]) -> list[Any]:
         replies = await self._execute(calls)

@@ -1,5 +1,7 @@
 """How Forebay connects to Redis. Every time-out and every retry is chosen here, on purpose."""
 
+import re
+
 from redis.asyncio import Redis
 from redis.asyncio.connection import BlockingConnectionPool, Connection, ConnectionPool
 from redis.asyncio.retry import Retry
@@ -13,6 +15,9 @@ from shared.errors import SettingsError
 COMMAND_TIMEOUT = 5.0  # s; no command here blocks, so a longer silence is a fault
 CONNECT_TIMEOUT = 2.0  # s
 MAX_CONNECTIONS = 64
+
+_PASSWORD = re.compile(r"(?<=://)([^/@:\s]*):[^/\s]*@")
+_PASSWORD_OPTION = re.compile(r"([?&]password=)[^&\s]*")
 
 PASSING = (NoScriptError, OutOfMemoryError, ReadOnlyError)
 
@@ -35,7 +40,7 @@ def connect(url: str, *, retries: int = 0, retry_on_timeout: bool = True) -> Red
             retry=Retry(ConstantBackoff(0.05), retries, supported_errors=errors),
         )
     except ValueError as error:
-        raise SettingsError(f"FOREBAY_REDIS_URL={url!r}: {error}") from None
+        raise SettingsError(f"FOREBAY_REDIS_URL={mask_password(url)!r}: {error}") from None
     return Redis.from_pool(pool)  # owns the pool: aclose() closes its connections too
 
 
@@ -53,6 +58,11 @@ def subscriber_connection(url: str) -> Connection:
     )
     connection: Connection = pool.make_connection()  # type: ignore[no-untyped-call]
     return connection
+
+
+def mask_password(text: str) -> str:
+    """`text` with the password of every URL in it replaced by ***."""
+    return _PASSWORD_OPTION.sub(r"\1***", _PASSWORD.sub(r"\1:***@", text))
 
 
 def is_passing(error: Exception) -> bool:

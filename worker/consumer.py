@@ -45,14 +45,20 @@ class Consumer:
         self._vocabulary = Vocabulary(info.tokenizer_json)
         self._wake = asyncio.Event()
         self._is_reply_lost = False
+        self._is_stopping = False
 
     def wake(self) -> None:
         """A job may be waiting, or a slot has become free."""
         self._wake.set()
 
+    def stop(self) -> None:
+        """End `run` after the take that is under way: cancelled, it would leave jobs that no worker knows of."""
+        self._is_stopping = True
+        self._wake.set()
+
     async def run(self) -> None:
-        """Take jobs until cancelled."""
-        while True:
+        """Take jobs until stopped."""
+        while not self._is_stopping:
             self._wake.clear()
             try:
                 await self.fill()

@@ -73,7 +73,7 @@ class Heartbeat:
         seconds, microseconds = await self._client.time()
         now = seconds * 1000 + microseconds // 1000
         key = self._keys.worker(self._worker_id)
-        async with self._client.pipeline(transaction=False) as pipeline:
+        async with self._client.pipeline(transaction=True) as pipeline:
             pipeline.hset(key, mapping=self._fixed | dict(self._facts()) | {"heartbeat_at": now})
             pipeline.pexpire(key, round(self._settings.worker_timeout * 1000))
             await pipeline.execute()
@@ -83,7 +83,7 @@ class Heartbeat:
     async def leave(self) -> None:
         """This worker is gone. If it was the last one, the API hears at once that nobody serves the model."""
         await self._client.delete(self._keys.worker(self._worker_id))
-        others = [key async for key in self._client.scan_iter(self._keys.worker("*"), count=1000)]
+        others = [key async for key in self._client.scan_iter(self._keys.workers_pattern(), count=1000)]
         if self._info is not None and not others:
             await self._show_card(self._info, 0)
 
@@ -104,7 +104,7 @@ class Heartbeat:
             updated_at=now,
         )
         key = models_key(self._settings.key_prefix)
-        async with self._client.pipeline(transaction=False) as pipeline:
+        async with self._client.pipeline(transaction=True) as pipeline:
             pipeline.hset(key, card.name, card.to_json())
             pipeline.expire(key, MODELS_TTL)
             await pipeline.execute()

@@ -31,6 +31,7 @@ class Job:
         self.has_readers = True  # until Redis says otherwise
         self.written_at = time.monotonic()
         self.is_cancelled = False
+        self._unwritten: Event | None = None  # handed to Redis, not acknowledged
         self.pending_tokens: list[int] = []
         self.pending_text: list[str] = []
         self.last: Output | None = None  # the output that ends the job
@@ -40,6 +41,11 @@ class Job:
         """Its last worker died, and it has not yet proved harmless."""
         return self._is_suspect and self.num_tokens - self._num_tokens_at_start < PROOF
 
+    @property
+    def num_outstanding(self) -> int:
+        """Tokens that are not known to be in the log."""
+        return len(self.pending_tokens) + (len(self._unwritten.token_ids) if self._unwritten else 0)
+
     def add(self, output: Output) -> None:
         """Take what the engine made, to be logged with the next event."""
         self.pending_tokens += output.token_ids
@@ -47,8 +53,13 @@ class Job:
         if output.is_last:
             self.last = output
 
-    def take_event(self) -> Event:
-        """All that is pending as one event; nothing is pending any more."""
+    def take_event(self) -> Event | None:
+        """The event to write next: one that Redis has not yet acknowledged, unchanged, or else all that is pending."""
+        if self._unwritten is None and self.pending_tokens:
+            self._unwritten = self._make_event()
+        return self._unwritten
+
+    def _make_event(self) -> Event:
         tokens, self.pending_tokens = self.pending_tokens, []
         text, self.pending_text = "".join(self.pending_text), []
         return Event(
@@ -64,6 +75,7 @@ class Job:
 
     def written(self, event: Event, *, num_readers: int) -> None:
         """The event is in the log."""
+        self._unwritten = None
         self.seq, self.num_tokens, self.hash = event.seq, event.num_tokens, event.hash
         self.text.append(event.text)
         self.has_readers = num_readers > 0

@@ -147,6 +147,7 @@ class EngineLoop:
         try:
             outputs: list[StepOutput] = []
             while row.id in self._rows and not outputs:
+                self.moved_at = time.monotonic()
                 outputs = self._engine.step()
         except Exception as error:  # noqa: BLE001 - this is the one
             self._drop(row.id)

@@ -90,6 +90,8 @@ class Publisher:
         self._collect()
         await self._end_early()
         await self._write([_next_write(job) for job in self._jobs if everything or _is_due(job)])
+        if everything:  # what came after an event that was still under way
+            await self._write([_next_write(job) for job in self._jobs if job.num_outstanding])
 
     async def _wait(self) -> None:
         with suppress(TimeoutError):
@@ -140,8 +142,6 @@ class Publisher:
 
     def _settle(self, job: Job, write: Write, written: Written) -> None:
         """Redis has answered for good."""
-        if write.event is not None:
-            self._forget(len(write.event.token_ids))
         if written.error is not None:
             self._lose(job, describe(written.error))
         elif self._is_logged(job, write.event, written.emitted) and isinstance(written.finished, Verdict):
@@ -157,6 +157,7 @@ class Publisher:
         verdict, num_readers = reply
         if verdict.is_written:  # ALREADY: the reply of an earlier call was lost
             was_suspect = job.is_suspect
+            self._forget(len(event.token_ids))
             job.written(event, num_readers=num_readers if verdict is Verdict.OK else 1)
             if was_suspect and not job.is_suspect:
                 self._on_change()
@@ -174,7 +175,7 @@ class Publisher:
         """The job has left the worker."""
         if self._jobs.get(job.id) is not job:
             return
-        self._forget(len(job.pending_tokens))
+        self._forget(job.num_outstanding)
         if job.last is None:
             self._abort(job.id)
         self._jobs.remove(job)
@@ -190,19 +191,19 @@ class Publisher:
 def _is_due(job: Job) -> bool:
     if job.last:
         return True
-    if not job.pending_tokens:
+    if not job.num_outstanding:
         return False
     if job.num_tokens == 0 or job.is_suspect or (job.is_streamed and job.has_readers):
         return True
     waited = time.monotonic() - job.written_at
-    return len(job.pending_tokens) >= UNREAD_TOKENS or waited >= UNREAD_INTERVAL
+    return job.num_outstanding >= UNREAD_TOKENS or waited >= UNREAD_INTERVAL
 
 
 def _next_write(job: Job) -> tuple[Job, Write]:
     """All that is pending, and the ending if this is all."""
-    event = job.take_event() if job.pending_tokens else None
+    event = job.take_event()
     ending = None
-    if job.last is not None:
+    if job.last is not None and not job.pending_tokens:
         ending = _ending(job, FAILED if job.last.error else FINISHED, event)
     return job, Write(event, job.hash, ending)
 

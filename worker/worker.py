@@ -105,6 +105,8 @@ class Worker:
             await first_of(stop, thread, publishing, taking, listening, renewing, reaping)
         finally:
             self._status = "draining"
+            consumer.stop()
+            await asyncio.wait([taking], timeout=STOP_TIMEOUT)
             await cancel(taking)
             await cancel(reaping)
             await self._drain()
@@ -123,15 +125,17 @@ class Worker:
 
     async def _hand_back(self, queue: JobQueue, publisher: Publisher) -> None:
         """What is still unfinished goes back to the queue, with all tokens made so far in its log."""
-        with suppress(TimeoutError, RedisError):
+        with suppress(TimeoutError):
             async with asyncio.timeout(STOP_TIMEOUT):
                 await publisher.flush(everything=True)
                 for job in self._jobs:
-                    await queue.release(job.id, job.epoch)
+                    with suppress(RedisError, OSError):  # then its lease runs out, and it is reaped
+                        await queue.release(job.id, job.epoch)
                     self._jobs.remove(job)
 
     async def _leave(self) -> None:
         with suppress(RedisError, OSError):
+            await JobQueue(self._client, self._keys).leave(self.id)
             await self._heartbeat.leave()
         for client in (self._client, self._take_client):
             await client.aclose()

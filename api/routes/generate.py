@@ -27,7 +27,7 @@ async def generate(
     """Generate the continuation of one prompt, or of several in one batch, and answer when all are finished.
     Hanging up cancels what is not finished."""
     param = "prompt" if body.prompts is None else "prompts"
-    prompts = body.texts(services.settings.max_prompts)
+    prompts = body.texts(services.settings.prompts_limit)
     admitted = await services.admission.admit(body, prompts, param=param, stream=False)
     async with services.jobs.submit(admitted) as relays:
         work = (outcome_of(relay, job.model) for relay, job in zip(relays, admitted.requests, strict=True))

@@ -64,9 +64,12 @@ end
 -- Queue a job that was running again, in another class; what it has logged so far stays.
 local function requeue(id, class)
   local key, stream = job_key(id), jobs_key(class)
-  local job = redis.call('HMGET', key, 'tenant', 'prompt_tokens', 'deadline_at')
+  local job = redis.call('HMGET', key, 'tenant', 'prompt_tokens', 'deadline_at', 'request')
+  local _, request = pcall(cjson.decode, job[4])
+  local max_tokens = type(request) == 'table' and (request.sampling_params or {}).max_tokens or ''
   ensure_group(stream)
-  local entry = redis.call('XADD', stream, '*', 'id', id, 'tenant', job[1], 'prompt_tokens', job[2], 'deadline', job[3])
+  local entry = redis.call('XADD', stream, '*', 'id', id, 'tenant', job[1], 'prompt_tokens', job[2],
+                           'max_tokens', max_tokens, 'deadline', job[3])
   redis.call('HSET', key, 'status', 'queued', 'class', class, 'entry', entry, 'epoch', '')
   redis.call('HDEL', key, 'worker')
 end

@@ -1,6 +1,6 @@
 -- End a job that this worker runs: terminal event, result, entry removed.
 -- ARGV: id, epoch, seq, status, finish reason ('' if none), error JSON ('' if none), result text
--- Returns ok 1, already ended by this call 2, gone 0, fenced -1, differs -2.
+-- Returns ok 1, already ended (by this call, or by its deadline) 2, gone 0, fenced -1, differs -2.
 local id, epoch, seq, status = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4]
 local key = job_key(id)
 local job = redis.call('HMGET', key, 'epoch', 'status', 'class', 'entry')

@@ -60,7 +60,7 @@ end
 for _, class in ipairs(CLASSES) do
   local stream = jobs_key(class)
   if recover and redis.call('EXISTS', stream) == 1 then
-    for _, entry in ipairs(read(stream, '0', 1000)) do
+    for _, entry in ipairs(read(stream, '0', 5000)) do
       local id = entry[2] and fields_of(entry[2]).id
       if not id then
         remove_entry(class, entry[1])

@@ -17,6 +17,7 @@ from tests.support.eventually import eventually
 from tests.support.forebay_process import ForebayProcess
 from tests.support.jobs import MODEL, chain_text, fake_job, script
 from tests.support.redis_server import RedisServer
+from tests.support.slow_proxy import slow_proxy
 
 KEYS = QueueKeys("forebay", MODEL)
 StartWorker = Callable[..., ForebayProcess]
@@ -320,3 +321,80 @@ async def test_a_stall_of_redis_steals_nothing(
         assert (await queue.job(f"j{number}"))["attempts"] == "1"
     assert not any("queued again" in worker.output for worker in workers)
     await client.aclose()
+
+
+DIGITS = "0123456789" * 30
+
+
+async def test_a_hand_back_behind_a_slow_redis_skips_nothing(
+    queue: JobQueue, redis_server: RedisServer, start_worker: StartWorker
+) -> None:
+    ids = [f"j{number}" for number in range(8)]
+    async with slow_proxy(redis_server.port, delay=0.03) as port:
+        worker = start_worker(f"redis://127.0.0.1:{port}/0")
+        await enqueue(queue, *(fake_job(job_id, script([DIGITS], delay_ms=4), max_tokens=500) for job_id in ids))
+        for job_id in ids:
+            await eventually(lambda job_id=job_id: queue.read_log(job_id, 3), f"job {job_id} has several events")
+        worker.send(signal.SIGTERM)
+        assert await asyncio.to_thread(worker.wait) == 0
+    assert {(await queue.job(job_id))["status"] for job_id in ids} == {"queued"}, worker.output
+    start_worker()
+    for job_id in ids:
+        assert await text_of(queue, job_id) == DIGITS
+
+
+async def test_a_hand_back_while_redis_refuses_writes_skips_nothing(
+    start_redis: Callable[..., RedisServer], start_worker: StartWorker
+) -> None:
+    server = start_redis()
+    client = connect(server.url)
+    queue = JobQueue(client, KEYS)
+    worker = start_worker(server.url)
+    await enqueue(queue, fake_job("a", script([DIGITS], delay_ms=10), max_tokens=500))
+    await running(queue, "a")
+    await client.config_set("maxmemory", 1)
+    await eventually(lambda: "trying again" in worker.output, "the worker cannot write")
+    worker.send(signal.SIGTERM)
+    await eventually(lambda: "draining" in worker.output, "the worker drains")
+    await client.config_set("maxmemory", 0)
+    assert await asyncio.to_thread(worker.wait) == 0
+    start_worker(server.url)
+    assert await text_of(queue, "a") == DIGITS
+    await client.aclose()
+
+
+async def test_jobs_taken_at_the_moment_of_a_stop_are_handed_back(
+    queue: JobQueue, redis_server: RedisServer, start_worker: StartWorker
+) -> None:
+    async with slow_proxy(redis_server.port, delay=0.1) as port:
+        worker = start_worker(f"redis://127.0.0.1:{port}/0")
+        await asyncio.to_thread(worker.wait_for, "ready")
+        await enqueue(queue, fake_job("a", script([DIGITS], delay_ms=4), max_tokens=500))
+        await eventually(lambda: _is_running(queue, "a"), "the job is taken")
+        worker.send(signal.SIGTERM)  # the reply to the take is still on its way
+        assert await asyncio.to_thread(worker.wait) == 0
+    assert (await queue.job("a"))["status"] == "queued"
+
+
+async def _is_running(queue: JobQueue, job_id: str) -> bool:
+    return (await queue.job(job_id))["status"] == "running"
+
+
+async def test_a_request_that_cannot_be_read_fails_alone(queue: JobQueue, start_worker: StartWorker) -> None:
+    await enqueue(queue, fake_job("odd"), fake_job("good"))
+    await queue.client.hset(KEYS.job("odd"), "request", '{"id": "odd", "from_a_newer_version": 1}')
+    start_worker()
+    assert await text_of(queue, "good") == chain_text("hello", 64)
+    log = await ended(queue, "odd")
+    assert (log[-1].type, log[-1].data["error"]["code"]) == (FAILED, "unreadable_request")
+
+
+async def test_a_worker_that_left_is_in_no_group(queue: JobQueue, start_worker: StartWorker) -> None:
+    worker = start_worker()
+    await enqueue(queue, fake_job("a"))
+    await ended(queue, "a")
+    stream = KEYS.jobs("interactive")
+    assert len(await queue.client.xinfo_consumers(stream, "workers")) == 1
+    worker.send(signal.SIGTERM)
+    assert worker.wait() == 0
+    assert await queue.client.xinfo_consumers(stream, "workers") == []

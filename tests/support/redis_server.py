@@ -51,7 +51,7 @@ class RedisServer:
         self._process = subprocess.Popen(
             [binary_of(self.kind), *listen, "--save", "", "--appendonly", "no", *self._options],
             stdout=subprocess.DEVNULL,
-            preexec_fn=_die_with_parent,
+            preexec_fn=die_with_parent,
         )
         eventually_sync(self._answers, f"{self.kind} answers on port {self.port}")
 
@@ -91,7 +91,7 @@ def free_port() -> int:
         return port
 
 
-def _die_with_parent() -> None:
+def die_with_parent() -> None:
     """A killed test run leaves no server behind (Linux only)."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -1,6 +1,6 @@
 """An engine without a model, for tests, demos and load on the rest of the system.
 
-A prompt that is a JSON object with a `script` runs that script:
+A prompt that is a JSON object may have these options:
 
     {"script": ["ab", " c", 128, ...],   tokens: a piece of the vocabulary, other text byte by byte, or a token id
      "delay_ms": 0,                      every step in which the row runs takes so long
@@ -8,8 +8,9 @@ A prompt that is a JSON object with a `script` runs that script:
      "fail_step_at": 3,                  ... the whole forward raises instead
      "exit_at": 3}                       ... the process dies instead
 
-then EOS for ever. Any other prompt gets a chain: each token is a hash of the prompt, the seed and all tokens before
-it (`chain_tokens`), so that a token lost, doubled, or from another job shows in all that follow.
+After its script a row makes EOS for ever. Without one, and for any other prompt, it makes a chain: each token is a hash
+of the prompt, the seed and all tokens before it (`chain_tokens`), so that a token lost, doubled, or from another job
+shows in all that follow.
 """
 
 import json
@@ -18,6 +19,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
+from itertools import islice
 from pathlib import Path
 from typing import Any, Self
 
@@ -44,13 +46,19 @@ def fake_tokenizer(pieces: Sequence[str] = ()) -> Tokenizer:
     return tokenizer
 
 
-def chain_tokens(prompt_token_ids: Sequence[int], seed: int) -> Iterator[int]:
-    """The tokens that the engine makes of a prompt without a script: printable ASCII, one after the other."""
+def chain_tokens(prompt_token_ids: Sequence[int], seed: int, output_token_ids: Sequence[int] = ()) -> Iterator[int]:
+    """The tokens that the engine makes of a prompt without a script, after the given ones: printable ASCII."""
     digest = blake2b(json.dumps([list(prompt_token_ids), seed]).encode(), digest_size=16).digest()
+    for token in output_token_ids:
+        digest = _chain(digest, token)
     while True:
         token = 32 + digest[0] % 95
         yield token
-        digest = blake2b(digest + bytes([token]), digest_size=16).digest()
+        digest = _chain(digest, token)
+
+
+def _chain(digest: bytes, token: int) -> bytes:
+    return blake2b(digest + bytes([token % 256]), digest_size=16).digest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,11 +116,7 @@ class FakeEngine:
         for token_id in (*request.prompt_token_ids, *request.output_token_ids):
             if not 0 <= token_id < self._info.vocab_size:
                 raise InvalidRequestError(f"token id {token_id} is not in the vocabulary", "prompt")
-        row = Row(self._script_of(request))
-        for _ in request.output_token_ids:
-            next(row.script.tokens)
-        row.num_tokens = len(request.output_token_ids)
-        self._rows[request.id] = row
+        self._rows[request.id] = Row(self._script_of(request), num_tokens=len(request.output_token_ids))
 
     def abort(self, request_id: str) -> None:
         self._rows.pop(request_id, None)
@@ -138,15 +142,19 @@ class FakeEngine:
     def _script_of(self, request: EngineRequest) -> Script:
         text = self._tokenizer.decode(list(request.prompt_token_ids), skip_special_tokens=False)
         options = _json_object(text)
-        if "script" not in options:
-            return Script(chain_tokens(request.prompt_token_ids, request.seed))
         return Script(
-            self._scripted(options["script"], ignore_eos=request.sampling_params.ignore_eos),
+            self._tokens(request, options),
             delay=min(options.get("delay_ms", 0) / 1000, MAX_DELAY),
             fail_at=options.get("fail_at", 0),
             fail_step_at=options.get("fail_step_at", 0),
             exit_at=options.get("exit_at", 0),
         )
+
+    def _tokens(self, request: EngineRequest, options: dict[str, Any]) -> Iterator[int]:
+        if "script" not in options:
+            return chain_tokens(request.prompt_token_ids, request.seed, request.output_token_ids)
+        scripted = self._scripted(options["script"], ignore_eos=request.sampling_params.ignore_eos)
+        return islice(scripted, len(request.output_token_ids), None)
 
     def _scripted(self, items: Sequence[str | int], *, ignore_eos: bool) -> Iterator[int]:
         for item in items:

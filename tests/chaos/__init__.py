@@ -1,0 +1,1 @@
+"""Random faults under load, and a checker of what the clients saw: `make chaos`."""

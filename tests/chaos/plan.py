@@ -1,0 +1,134 @@
+"""What a run does, as a function of its seed alone: requests with their right answers, and faults with their times."""
+
+import json
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+
+from tests.support.jobs import prompt_ids
+from worker.engines.fake import EOS, chain_tokens
+
+STREAM, PLAIN, PROMPTS, STOP = "stream", "plain", "prompts", "stop"
+CANCEL, ABANDON, POISON, LONG = "cancel", "abandon", "poison", "long"
+REQUEST_WEIGHTS = {STREAM: 36, PLAIN: 18, PROMPTS: 7, STOP: 10, CANCEL: 10, ABANDON: 10, LONG: 8, POISON: 0.6}
+
+# Redis loses data: the streams survive only if the API queues their jobs again.
+LOSSY = ("flushall", "redis_restart_empty", "redis_lost_tail")
+FAULT_WEIGHTS = {
+    "worker_kill": 5,
+    "worker_stop": 2,
+    "worker_term": 4,
+    "api_kill": 1,
+    "api_term": 1,
+    "kill_pubsub": 5,
+    "kill_normal": 4,
+    "kill_one_connection": 4,
+    "debug_sleep": 1.5,
+    "pause_write": 1.5,
+    "script_flush": 4,
+    "redis_kill": 1.5,
+    "redis_stop": 1.5,
+    "redis_long_stop": 0.3,
+    "group_destroy": 2,
+    "consumers_deleted": 2,
+    "flushall": 1,
+    "redis_restart_empty": 0.7,
+    "redis_lost_tail": 1,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One request, and what its client must see."""
+
+    number: int
+    kind: str
+    prompts: tuple[str, ...]
+    max_tokens: int
+    seed: int
+    expected: tuple[tuple[int, ...], ...]  # the right tokens of each prompt
+    leave_after: int = 0  # tokens after which the client cancels or hangs up
+
+    @property
+    def is_streamed(self) -> bool:
+        return self.kind not in (PLAIN, PROMPTS)
+
+    @property
+    def finish_reason(self) -> str:
+        return "stop" if self.kind == STOP else "length"
+
+    @property
+    def body(self) -> dict[str, object]:
+        """The HTTP body."""
+        prompt: dict[str, object] = {"prompts": self.prompts} if self.kind == PROMPTS else {"prompt": self.prompts[0]}
+        return prompt | {"max_tokens": self.max_tokens, "seed": self.seed}
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedFault:
+    """`pick` (0..1) chooses the victim, `extent` (0..1) how long or how much."""
+
+    at: float  # s after the start
+    kind: str
+    pick: float
+    extent: float
+
+
+def requests(seed: int, count: int) -> Iterator[Request]:
+    """The requests of a run."""
+    rng = random.Random(f"requests {seed}")
+    kinds = rng.choices(list(REQUEST_WEIGHTS), list(REQUEST_WEIGHTS.values()), k=count)
+    for number, kind in enumerate(kinds):
+        yield _request(rng, number, kind)
+
+
+def faults(seed: int, kinds: Sequence[str], *, every: float) -> Iterator[PlannedFault]:
+    """Faults without end, `every` s on average."""
+    rng = random.Random(f"faults {seed}")
+    at = 0.0
+    while True:
+        at += rng.uniform(0.5, 1.5) * every
+        kind = rng.choices(kinds, [FAULT_WEIGHTS[kind] for kind in kinds])[0]
+        yield PlannedFault(at, kind, rng.random(), rng.random())
+
+
+def fault_kinds(*, lossy: bool) -> list[str]:
+    """All kinds, or all that lose no data."""
+    return [kind for kind in FAULT_WEIGHTS if lossy or kind not in LOSSY]
+
+
+def number_of(prompt: str) -> int:
+    """Which request a prompt belongs to; -1 if it is none of ours."""
+    try:
+        return int(json.loads(prompt)["number"])
+    except (ValueError, KeyError, TypeError):
+        return -1
+
+
+def _request(rng: random.Random, number: int, kind: str) -> Request:
+    length = rng.randint(200, 600) if kind == LONG else rng.randint(1, 120)
+    options: dict[str, object] = {"number": number, "delay_ms": rng.choice([2, 5, 10, 20])}
+    seed = rng.getrandbits(32)
+    leave_after = 0
+    if kind in (CANCEL, ABANDON):
+        leave_after = rng.randint(1, length)
+    if kind == POISON:
+        options["exit_at"] = rng.randint(1, 12)
+        length = 100
+    if kind == STOP:
+        options["script"] = [chr(rng.randint(97, 122)) for _ in range(length)]
+    prompts = tuple(
+        json.dumps(options | ({"part": part} if kind == PROMPTS else {}))
+        for part in range(rng.randint(2, 5) if kind == PROMPTS else 1)
+    )
+    expected = tuple(_expected(prompt, length, seed) for prompt in prompts)
+    return Request(number, kind, prompts, length + 10 if kind == STOP else length, seed, expected, leave_after)
+
+
+def _expected(prompt: str, length: int, seed: int) -> tuple[int, ...]:
+    options = json.loads(prompt)
+    if "script" in options:
+        return (*(ord(char) for char in options["script"]), EOS)
+    tokens = tuple(islice(chain_tokens(prompt_ids(prompt), seed), length))
+    return tokens[: options["exit_at"] - 1] if "exit_at" in options else tokens

@@ -8,8 +8,8 @@ from tests.chaos.history import CUT, DONE, ERROR, HUNG, LEFT, Fault, History, Jo
 from tests.chaos.plan import CANCEL, POISON, PROMPTS, Request
 
 LOST, DOUBLED, SKIPPED, MIXED = "lost", "doubled", "skipped", "mixed"
-WRONG_END, LEAKED, DEAD = "wrong end", "leaked", "wrong dead letter"
-VIOLATIONS = (LOST, DOUBLED, SKIPPED, MIXED, HUNG, WRONG_END, LEAKED, DEAD)
+WRONG_END, LEAKED, DEAD, CRASHED = "wrong end", "leaked", "wrong dead letter", "crashed"
+VIOLATIONS = (LOST, DOUBLED, SKIPPED, MIXED, HUNG, WRONG_END, LEAKED, DEAD, CRASHED)
 
 PROBE = 8  # tokens that are looked up elsewhere in the right list to tell doubled, skipped and mixed apart
 CUT_SLACK = 1.0  # s between the end of an API process and that of the last connection it had
@@ -28,8 +28,9 @@ class Violation:
 
 def check(history: History) -> list[Violation]:
     """All violations of a run."""
-    found = [violation for record in history.records for violation in _check_record(record, history.faults)]
-    return [*found, *_check_remains(history)]
+    found = [violation for record in history.records for violation in _check_record(record, history)]
+    crashes = [Violation(CRASHED, -1, crash) for crash in history.crashes]
+    return [*found, *_check_remains(history), *crashes]
 
 
 def count(violations: Sequence[Violation]) -> dict[str, int]:
@@ -38,9 +39,9 @@ def count(violations: Sequence[Violation]) -> dict[str, int]:
     return {kind: counts[kind] for kind in VIOLATIONS}
 
 
-def _check_record(record: Record, faults: Sequence[Fault]) -> Iterator[Violation]:
+def _check_record(record: Record, history: History) -> Iterator[Violation]:
     number = record.request.number
-    for kind, detail in (*_check_tokens(record), *_check_end(record, faults)):
+    for kind, detail in (*_check_tokens(record), *_check_end(record, history.faults, is_lossy=history.is_lossy)):
         yield Violation(kind, number, f"{record.request.kind}: {detail}")
 
 
@@ -87,9 +88,11 @@ def _kind_of(probe: Sequence[int], right: Sequence[int], at: int) -> str:
     return DOUBLED if min(places, key=lambda place: abs(place - at)) < at else SKIPPED
 
 
-def _check_end(record: Record, faults: Sequence[Fault]) -> Iterator[tuple[str, str]]:
+def _check_end(record: Record, faults: Sequence[Fault], *, is_lossy: bool) -> Iterator[tuple[str, str]]:
     if record.num_after_end:
         yield WRONG_END, f"{record.num_after_end} events after the end"
+    if record.cancel_status == 404 and not is_lossy:
+        yield LOST, "the job to cancel is unknown"
     match record.end:
         case end if end == HUNG:
             yield HUNG, f"no end after {len(record.chunks)} events"

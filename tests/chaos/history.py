@@ -37,7 +37,8 @@ class Record:
     usage: Any = None
     num_after_end: int = 0  # events after the terminal one
     part_errors: dict[int, str] = field(default_factory=dict)  # codes of failed prompts among several
-    cancelled_at: float = 0.0
+    cancelled_at: float = 0.0  # when the client first asked for it
+    cancel_status: int = 0  # HTTP status of the answer to that
 
     @property
     def job_ids(self) -> list[str]:
@@ -86,3 +87,4 @@ class History:
     faults: Sequence[Fault]
     remains: Remains
     is_lossy: bool = False  # Redis was made to lose data
+    crashes: Sequence[str] = ()  # processes that ended by themselves, and tracebacks in their logs

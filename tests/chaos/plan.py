@@ -31,7 +31,6 @@ FAULT_WEIGHTS = {
     "redis_stop": 1.5,
     "redis_long_stop": 0.3,
     "group_destroy": 2,
-    "consumers_deleted": 2,
     "flushall": 1,
     "redis_restart_empty": 0.7,
     "redis_lost_tail": 1,

@@ -398,3 +398,17 @@ async def test_a_worker_that_left_is_in_no_group(queue: JobQueue, start_worker: 
     worker.send(signal.SIGTERM)
     assert worker.wait() == 0
     assert await queue.client.xinfo_consumers(stream, "workers") == []
+
+
+async def test_thousands_of_jobs_leave_no_entries(queue: JobQueue, start_worker: StartWorker) -> None:
+    start_worker()
+    for start in range(0, 5000, 500):
+        jobs = [fake_job(f"j{start + number}", max_tokens=1, stream=False) for number in range(500)]
+        await enqueue(queue, *jobs)
+    assert await text_of(queue, "j4999") == chain_text("hello", 1)
+    await eventually(lambda: _has_no_entries(queue), "all entries are gone")
+    assert (await queue.client.xpending(KEYS.jobs("interactive"), "workers"))["pending"] == 0
+
+
+async def _has_no_entries(queue: JobQueue) -> bool:
+    return int(await queue.client.xlen(KEYS.jobs("interactive"))) == 0

@@ -17,9 +17,10 @@ from api.catalog import Catalog
 from api.hub import Hub, Subscription
 from api.relay import Relay
 from api.settings import ApiSettings
+from api.transcript import Transcript
 from shared.errors import JobNotFoundError, QueueFullError
 from shared.keys import QueueKeys
-from shared.messages import FINISHED, RUNNING
+from shared.messages import FINISHED, RUNNING, JobRequest
 from shared.queue import JobQueue
 from shared.redis import describe
 
@@ -69,7 +70,7 @@ class Jobs:
         queue = self._queue(admitted.queue)
         ids = [request.id for request in admitted.requests]
         async with self.hub.subscribe([queue.keys.tokens(job_id) for job_id in ids]) as subscriptions:
-            relays = [self._relay(queue, *pair) for pair in zip(ids, subscriptions, strict=True)]
+            relays = [self._relay(queue, *pair) for pair in zip(admitted.requests, subscriptions, strict=True)]
             try:
                 await self._enqueue(queue, admitted)
                 yield relays
@@ -104,13 +105,15 @@ class Jobs:
     def _queue(self, name: str) -> JobQueue:
         return JobQueue(self.client, QueueKeys(self.settings.key_prefix, name))
 
-    def _relay(self, queue: JobQueue, job_id: str, subscription: Subscription) -> Relay:
+    def _relay(self, queue: JobQueue, request: JobRequest, subscription: Subscription) -> Relay:
+        timeout = self.settings.job_timeout
         return Relay(
             queue,
-            job_id,
+            request.id,
             subscription,
             watchdog_interval=self.settings.watchdog_interval,
-            timeout=self.settings.job_timeout,
+            timeout=timeout,
+            transcript=Transcript(request, timeout=timeout, keep=self.settings.result_ttl),
         )
 
     async def _enqueue(self, queue: JobQueue, admitted: Admitted) -> None:

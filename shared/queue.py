@@ -37,6 +37,14 @@ class Verdict(IntEnum):
         return self > 0
 
 
+class Resubmission(IntEnum):
+    """What Redis says of a job that a reader submits again."""
+
+    DONE = 1
+    NOT_NEEDED = 0  # the log continues what the reader has
+    REFUSED = -1  # another reader has seen something else, and was first
+
+
 @dataclass(frozen=True, slots=True)
 class Delivery:
     """A job handed to a worker: the attempt's epoch, and what earlier attempts have logged."""
@@ -52,6 +60,16 @@ class Delivery:
         job_id, epoch, request, time_left_ms, entries, is_suspect = reply
         log = tuple(_event_of_script(job_id, entry) for entry in entries)
         return cls(JobRequest.from_json(request), epoch, time_left_ms / 1000, log, bool(is_suspect))
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """What a look at the leases found."""
+
+    reaped: list[str]  # ids of the jobs that were queued again
+    cursors: list[str]  # for the next look
+    now: float  # s, Redis clock
+    is_late: bool  # Redis came to it too late, and nothing was done
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +129,27 @@ class JobQueue:
         if not accepted:
             raise QueueFullError(number, max_waiting)
         return int(number)
+
+    async def resubmit(
+        self,
+        request: JobRequest,
+        events: Sequence[Event],
+        *,
+        age: float,
+        timeout: float,
+        keep: float,
+        first_token: float | None,
+    ) -> Resubmission:
+        """Bring back a job that Redis has lost in whole or in part, with the `events` 1..n that a reader has. It was
+        accepted `age` s ago, and the reader's first token came `first_token` s after that. Repeating a call changes
+        nothing."""
+        first = "" if first_token is None else _ms(first_token)
+        size = len(request.prompt_token_ids)
+        args: list[str | int] = [request.id, request.to_json(), request.tenant, size]
+        args += [_ms(age), _ms(timeout), _ms(keep), first]
+        for event in events:
+            args += [event.epoch, _token_list(event), event.text, event.num_tokens, event.hash]
+        return Resubmission(await script("resubmit").run(self.client, self.keys.base, *args))
 
     async def take(
         self, worker_id: str, count: int, *, nonce: str, max_starts: int, recover: Collection[str] | None = None
@@ -172,13 +211,14 @@ class JobQueue:
         return lost
 
     async def reap(
-        self, worker_id: str, *, lease: float, count: int, cursors: Sequence[str] | None
-    ) -> tuple[list[str], list[str]]:
-        """Queue jobs again whose lease of `lease` s has run out. Looks at some `count` entries a class and returns the
-        ids of reaped jobs, and cursors for the next call."""
-        cursors = cursors or ["0-0"] * len(JOB_CLASSES)
-        reply = await script("reap").run(self.client, self.keys.base, worker_id, _ms(lease), count, *cursors)
-        return reply[0], reply[1]
+        self, worker_id: str, *, lease: float, count: int, latest: float, cursors: Sequence[str] | None
+    ) -> Sweep:
+        """Queue jobs again whose lease of `lease` s has run out; looks at some `count` entries a class. Does nothing if
+        Redis comes to it after `latest` (s, Redis clock)."""
+        begin = cursors or ["0-0"] * len(JOB_CLASSES)
+        args: list[str | int] = [worker_id, _ms(lease), count, _ms(latest), *begin]
+        reaped, following, now, is_late = await script("reap").run(self.client, self.keys.base, *args)
+        return Sweep(reaped, following, now / 1000, bool(is_late))
 
     async def cancel(self, job_id: str) -> str | None:
         """Cancel a job. Returns its status afterwards, None if it is unknown."""
@@ -232,17 +272,20 @@ def _finish_reply(reply: Any) -> Verdict | RedisError:
 
 
 def _emit_args(event: Event, previous_hash: str) -> tuple[str | int, ...]:
-    tokens = json.dumps(event.token_ids, separators=(",", ":"))
     return (
         event.job_id,
         event.epoch,
         event.seq,
         event.num_tokens,
         event.hash,
-        tokens,
+        _token_list(event),
         event.text,
         event.to_message(previous_hash),
     )
+
+
+def _token_list(event: Event) -> str:
+    return json.dumps(event.token_ids, separators=(",", ":"))
 
 
 def _event_of_script(job_id: str, entry: Sequence[Any]) -> Event:

@@ -6,10 +6,14 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings as hypothesis_settings
 from redis.asyncio import Redis
 
 from shared.redis import connect
 from tests.support.redis_server import SERVERS, RedisServer, keys_without_ttl
+
+hypothesis_settings.register_profile("forebay", deadline=None)  # no test asserts a time
+hypothesis_settings.load_profile("forebay")
 
 
 @pytest.fixture(autouse=True)

@@ -21,7 +21,7 @@ RETRY_DELAY = 0.5  # s after an error of Redis
 
 
 class Consumer:
-    """`run_row` starts a row in the engine. `queue`'s client must not repeat commands: a repeated take would hand out
+    """`run_row` starts a row in the engine, `lose(job id, epoch)` drops one. `queue`'s client must not repeat commands: a repeated take would hand out
     jobs into a lost reply."""
 
     def __init__(
@@ -32,6 +32,7 @@ class Consumer:
         worker_id: str,
         info: EngineInfo,
         run_row: Callable[[Sequence], None],
+        lose: Callable[[str, str], None],
         poll_interval: float,
         max_starts: int,
     ) -> None:
@@ -40,6 +41,7 @@ class Consumer:
         self._worker_id = worker_id
         self._info = info
         self._run_row = run_row
+        self._lose = lose
         self._poll_interval = poll_interval
         self._max_starts = max_starts
         self._vocabulary = Vocabulary(info.tokenizer_json)
@@ -93,5 +95,8 @@ class Consumer:
             eos_token_ids=self._info.eos_token_ids,
             logged=[token for event in delivery.log for token in event.token_ids],
         )
+        earlier = self._jobs.get(row.id)
+        if earlier is not None:  # submitted again while this worker still runs it: the engine knows rows by job id
+            self._lose(earlier.id, earlier.epoch)
         self._jobs.add(Job(delivery))
         self._run_row(row)

@@ -19,11 +19,12 @@ logger = logging.getLogger(__name__)
 RENEWALS = 5  # a lease is renewed so often before it would run out
 SWEEPS = 4  # and looked at so often
 SWEEP_COUNT = 100  # entries a sweep looks at in each class
+PATIENCE_SHARE = 0.2  # of a lease: a sweep that Redis comes to later than this does nothing
 GAP_SHARE = 0.5  # a tick that takes longer than this share of a lease more than it should is a stall
 
 
 class Leases:
-    """`is_moving` says whether the engine makes progress; `lose(job id)` drops a job that went to another worker."""
+    """`is_moving` says whether the engine makes progress; `lose(job id, epoch)` drops an attempt that is over."""
 
     def __init__(
         self,
@@ -33,7 +34,7 @@ class Leases:
         worker_id: str,
         lease: float,
         is_moving: Callable[[], bool],
-        lose: Callable[[str], None],
+        lose: Callable[[str, str], None],
     ) -> None:
         self._queue = queue
         self._jobs = jobs
@@ -44,6 +45,7 @@ class Leases:
         self._steady_since = time.monotonic()
         self._is_stalled = False
         self._cursors: list[str] | None = None
+        self._clock_offset = 0.0  # Redis clock minus ours, s
 
     async def renew(self) -> None:
         """Renew until cancelled."""
@@ -79,13 +81,21 @@ class Leases:
         epochs = self._jobs.epochs
         if epochs:
             for job_id in await self._queue.renew(self._worker_id, epochs):
-                self._lose(job_id)
+                self._lose(job_id, epochs[job_id])
 
     async def _reap(self) -> None:
-        if time.monotonic() - self._steady_since < self._lease:
-            return
-        reaped, self._cursors = await self._queue.reap(
-            self._worker_id, lease=self._lease, count=SWEEP_COUNT, cursors=self._cursors
+        is_steady = time.monotonic() - self._steady_since >= self._lease
+        latest = self._redis_time() + PATIENCE_SHARE * self._lease if is_steady else 0.0
+        sweep = await self._queue.reap(
+            self._worker_id, lease=self._lease, count=SWEEP_COUNT, latest=latest, cursors=self._cursors
         )
-        for job_id in reaped:
+        self._cursors = sweep.cursors
+        self._clock_offset = sweep.now - time.monotonic()
+        if sweep.is_late and is_steady:
+            self._steady_since = time.monotonic()
+        for job_id in sweep.reaped:
             logger.warning("job %s was left by its worker: queued again", job_id)
+
+    def _redis_time(self) -> float:
+        """The Redis clock now, s, by what the last answer said."""
+        return time.monotonic() + self._clock_offset

@@ -28,6 +28,12 @@ MESSAGES = {
     CANCELLED: "the job was cancelled",
     EXPIRED: "the deadline passed before the job was finished",
 }
+REASONS = {
+    Verdict.GONE.name: "Redis has lost them",
+    Verdict.DIFFERS.name: "Redis has lost a part of their logs",
+    Verdict.FENCED.name: "another attempt has begun",
+}
+SHOWN_IDS = 3  # in a log line
 
 
 class Publisher:
@@ -53,6 +59,7 @@ class Publisher:
         self._room = threading.Condition()
         self._outputs: list[Output] = []  # from the engine thread, under _room
         self._num_pending = 0  # tokens handed over and not yet written, under _room
+        self._lost: list[tuple[Job, str]] = []  # jobs dropped since the last report, and why
 
     def push(self, outputs: Sequence[Output]) -> None:
         """Take a step's outputs. From the engine thread."""
@@ -73,11 +80,11 @@ class Publisher:
             job.is_cancelled = True
             self._wake.set()
 
-    def lose(self, job_id: str) -> None:
-        """Drop a job that belongs to another worker now."""
-        job = self._jobs.get(job_id)
+    def lose(self, job_id: str, epoch: str) -> None:
+        """Drop a job whose attempt is over: it belongs to another one now, of this worker or another."""
+        job = self._jobs.get(job_id, epoch)
         if job is not None:
-            self._lose(job, "its lease has gone to another worker")
+            self._lose(job, "their leases have gone to another attempt")
 
     async def run(self) -> None:
         """Write until cancelled."""
@@ -88,6 +95,7 @@ class Publisher:
     async def flush(self, *, everything: bool = False) -> None:
         """Write all that is due, or all there is."""
         self._collect()
+        await self._report_lost()
         await self._end_early()
         await self._write([_next_write(job) for job in self._jobs if everything or _is_due(job)])
         if everything:  # what came after an event that was still under way
@@ -122,11 +130,14 @@ class Publisher:
         while writes:
             again = []
             for (job, write), written in zip(writes, await self._call(writes), strict=True):
+                if not self._holds(job):
+                    continue  # dropped meanwhile, with all that it had outstanding
                 if written.error is not None and is_passing(written.error):
                     again.append((job, write))
                     error = written.error
                 else:
                     self._settle(job, write, written)
+            await self._report_lost()
             if again:
                 await _pause(failures, error)
                 failures += 1
@@ -148,7 +159,7 @@ class Publisher:
             if written.finished.is_written:
                 self._drop(job)
             else:
-                self._lose(job, f"it cannot be ended ({written.finished.name.lower()})")
+                self._lose(job, written.finished.name)
 
     def _is_logged(self, job: Job, event: Event | None, reply: object) -> bool:
         """Whether the event, if there is one, is in the log now."""
@@ -164,22 +175,38 @@ class Publisher:
         elif verdict is Verdict.CANCELLED:
             self.cancel(job.id)  # and its ending was refused, if there was one
         else:
-            self._lose(job, verdict.name.lower())
+            self._lose(job, verdict.name)
         return bool(verdict.is_written)
 
     def _lose(self, job: Job, reason: str) -> None:
-        logger.warning("job %s is dropped: %s", job.id, reason)
         self._drop(job)
+        self._lost.append((job, reason))
+
+    async def _report_lost(self) -> None:
+        """One line for all that were dropped for one reason. Where the log differs, Redis has lost its tail and takes
+        this attempt for a live one: the job is handed back, so that it need not wait until its lease has run out."""
+        lost, self._lost = self._lost, []
+        for reason in dict.fromkeys(reason for _, reason in lost):
+            ids = [job.id for job, other in lost if other == reason]
+            logger.warning("%d jobs dropped (%s): %s", len(ids), REASONS.get(reason, reason), _shortened(ids))
+        for job, reason in lost:
+            if reason == Verdict.DIFFERS.name:
+                with suppress(RedisError, OSError):  # then its lease runs out
+                    await self._queue.release(job.id, job.epoch)
 
     def _drop(self, job: Job) -> None:
         """The job has left the worker."""
-        if self._jobs.get(job.id) is not job:
+        if not self._holds(job):
             return
         self._forget(job.num_outstanding)
         if job.last is None:
             self._abort(job.id)
         self._jobs.remove(job)
         self._on_change()
+
+    def _holds(self, job: Job) -> bool:
+        """Whether this attempt is still this worker's; another one of the same job may have come in its place."""
+        return self._jobs.get(job.id) is job
 
     def _forget(self, num_tokens: int) -> None:
         """So many tokens are not outstanding any more."""
@@ -218,6 +245,10 @@ def _ending(job: Job, status: str, event: Event | None = None) -> Ending:
         finish_reason = job.last.finish_reason
     seq, text = (event.seq, event.text) if event else (job.seq, "")
     return Ending(job.id, job.epoch, seq + 1, status, finish_reason, error, "".join([*job.text, text]))
+
+
+def _shortened(ids: Sequence[str]) -> str:
+    return ", ".join(ids[:SHOWN_IDS]) + (", ..." if len(ids) > SHOWN_IDS else "")
 
 
 async def _pause(failures: int, error: RedisError) -> None:

@@ -79,6 +79,7 @@ class Worker:
             worker_id=self.id,
             info=engine.engine.info,
             run_row=lambda row: loop.submit(Add(row)),
+            lose=publisher.lose,
             poll_interval=self._settings.poll_interval,
             max_starts=self._settings.max_attempts,
         )

@@ -1,8 +1,12 @@
 -- Take jobs whose lease has run out from their workers, and queue them again as suspects.
--- ARGV: worker id of the reaper, lease ms, most entries to look at a class, then the cursor of each class ('0-0' first)
--- Returns {ids of the reaped jobs, next cursors}. An entry whose job is over or gone is removed.
-local worker, lease, count = ARGV[1], ARGV[2], ARGV[3]
-local reaped, cursors = {}, {}
+-- ARGV: worker id of the reaper, lease ms, most entries to look at a class, latest time (ms, Redis clock) at which the call
+--       may run, then the cursor of each class ('0-0' first)
+-- Returns {ids of the reaped jobs, next cursors, time now, 1 if the call came too late and did nothing}.
+-- A call that waited, in a Redis that hung, may run before the renewals that waited with it: it must do nothing.
+-- An entry whose job is over or gone is removed.
+local worker, lease, count, latest = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
+local reaped, cursors, now = {}, {}, now_ms()
+if now > latest then return {reaped, {unpack(ARGV, 5)}, now, 1} end
 
 local function reap(class, entry)
   local fields = redis.call('XRANGE', jobs_key(class), entry, entry)[1]
@@ -20,7 +24,7 @@ for i, class in ipairs(CLASSES) do
   local stream = jobs_key(class)
   cursors[i] = '0-0'
   if redis.call('EXISTS', stream) == 1 then
-    local reply = redis.pcall('XAUTOCLAIM', stream, GROUP, worker, lease, ARGV[3 + i], 'COUNT', count, 'JUSTID')
+    local reply = redis.pcall('XAUTOCLAIM', stream, GROUP, worker, lease, ARGV[4 + i], 'COUNT', count, 'JUSTID')
     if not reply.err then
       cursors[i] = reply[1]
       for _, entry in ipairs(reply[2]) do reap(class, entry) end
@@ -28,4 +32,4 @@ for i, class in ipairs(CLASSES) do
   end
 end
 if #reaped > 0 then redis.call('PUBLISH', base .. 'control', 'wake') end
-return {reaped, cursors}
+return {reaped, cursors, now, 0}

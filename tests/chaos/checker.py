@@ -57,19 +57,20 @@ def _check_tokens(record: Record) -> Iterator[tuple[str, str]]:
         if chunk.index != len(got):
             yield (SKIPPED if chunk.index > len(got) else DOUBLED), f"index {chunk.index} after {len(got)} tokens"
         got += tokens
-    yield from _compare(got, _right(record.request, 0, is_text=not record.request.is_streamed))
+    yield from _compare(got, _right(record.request, 0, got, is_text=not record.request.is_streamed))
 
 
 def _check_parts(record: Record) -> Iterator[tuple[str, str]]:
     for chunk in record.chunks:
-        yield from _compare(list(chunk.text.encode()), _right(record.request, chunk.index, is_text=True))
+        got = list(chunk.text.encode())
+        yield from _compare(got, _right(record.request, chunk.index, got, is_text=True))
         if len(chunk.text) < len(record.request.expected[chunk.index]):
             yield SKIPPED, f"part {chunk.index} ends after {len(chunk.text)} tokens"
 
 
-def _right(request: Request, part: int, *, is_text: bool) -> Sequence[int]:
-    """The right tokens; of a text, those that show."""
-    tokens = request.expected[part]
+def _right(request: Request, part: int, got: Sequence[int], *, is_text: bool) -> Sequence[int]:
+    """The right tokens, given those that came; of a text, those that show."""
+    tokens = request.right_tokens(part, got)
     return [token for token in tokens if token < 256] if is_text else tokens
 
 
@@ -124,7 +125,7 @@ def _check_done(record: Record) -> Iterator[tuple[str, str]]:
         yield from _check_done_parts(record)
     else:
         length = sum(len(chunk.text if chunk.tokens is None else chunk.tokens) for chunk in record.chunks)
-        right = len(_right(request, 0, is_text=not request.is_streamed))
+        right = len(_right(request, 0, (), is_text=not request.is_streamed))
         if length < right:
             yield SKIPPED, f"done after {length} of {right} tokens"
         if record.finish_reason != request.finish_reason:
@@ -176,14 +177,22 @@ def _check_job(job: JobState, record: Record | None) -> Iterator[Violation]:
     elif job.status not in ("finished", "cancelled", "expired", "failed"):
         yield Violation(LOST, job.number, f"{record.request.kind}: job {job.id} is left {job.status}")
     elif job.status == "finished":
-        right = "".join(map(chr, _right(record.request, job.part, is_text=True)))
-        if job.result != right:
-            kind = next(_compare(list(job.result.encode()), list(right.encode())), (SKIPPED, ""))[0]
-            yield Violation(kind, job.number, f"{record.request.kind}: the result of job {job.id} is wrong")
+        yield from _check_result(job, record)
     elif job.status == "failed" and not (job.error_code == "poison" and record.request.kind == POISON):
         yield Violation(WRONG_END, job.number, f"{record.request.kind}: job {job.id} has failed: {job.error_code}")
     elif job.status == "expired":
         yield Violation(WRONG_END, job.number, f"{record.request.kind}: job {job.id} has expired")
+
+
+def _check_result(job: JobState, record: Record) -> Iterator[Violation]:
+    got = list(job.result.encode())
+    right = _right(record.request, job.part, got, is_text=True)
+    if got != right:
+        kind = next(_compare(got, right), (SKIPPED, ""))[0]
+        yield Violation(kind, job.number, f"{record.request.kind}: the result of job {job.id} is wrong")
+    seen = "".join(chunk.text for chunk in record.chunks if chunk.job_id == job.id)
+    if not job.result.startswith(seen):
+        yield Violation(MIXED, job.number, f"{record.request.kind}: the client of job {job.id} saw something else")
 
 
 def _check_known(history: History) -> Iterator[Violation]:

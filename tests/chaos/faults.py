@@ -71,7 +71,7 @@ class Faults:
         async with self._client() as client:
             connections = await client.client_list()
             victim = connections[int(planned.pick * len(connections))]
-            await client.execute_command("CLIENT", "KILL", "ID", victim["id"], "SKIPME", "yes")
+            await client.client_kill_filter(_id=victim["id"], skipme=True)
 
     async def _debug_sleep(self, planned: PlannedFault) -> None:
         await self._call("DEBUG", "SLEEP", LEASE * (1.1 + planned.extent))
@@ -119,7 +119,7 @@ class Faults:
 
     async def _call(self, *command: str | int | float) -> None:
         async with self._client() as client:
-            await client.execute_command(*command)
+            await client.execute_command(*command)  # type: ignore[no-untyped-call]
 
     @asynccontextmanager
     async def _client(self) -> AsyncIterator[Redis]:

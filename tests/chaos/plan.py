@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from itertools import islice
 
 from tests.support.jobs import prompt_ids
-from worker.engines.fake import EOS, chain_tokens
+from worker.engines.fake import EOS, FIRST_CHAIN_TOKEN, NUM_CHAIN_TOKENS, Chain, chain_tokens
 
 STREAM, PLAIN, PROMPTS, STOP = "stream", "plain", "prompts", "stop"
 CANCEL, ABANDON, POISON, LONG = "cancel", "abandon", "poison", "long"
 REQUEST_WEIGHTS = {STREAM: 36, PLAIN: 18, PROMPTS: 7, STOP: 10, CANCEL: 10, ABANDON: 10, LONG: 8, POISON: 0.6}
+
+RANDOM_SHARE = 0.5  # requests whose tokens differ from attempt to attempt: a continuation of the wrong ones shows
 
 # Redis loses data: the streams survive only if the API queues their jobs again.
 LOSSY = ("flushall", "redis_restart_empty", "redis_lost_tail")
@@ -47,7 +49,20 @@ class Request:
     max_tokens: int
     seed: int
     expected: tuple[tuple[int, ...], ...]  # the right tokens of each prompt
+    is_random: bool = False  # every second token is free; `expected` has -1 for it
     leave_after: int = 0  # tokens after which the client cancels or hangs up
+
+    def right_tokens(self, part: int, got: Sequence[int]) -> Sequence[int]:
+        """The right tokens of a prompt. The free ones are taken from `got`, and each of the others follows from all
+        that came before it."""
+        if not self.is_random:
+            return self.expected[part]
+        chain, right = Chain(prompt_ids(self.prompts[part]), self.seed), list(self.expected[part])
+        for index, token_id in enumerate(got[: len(right)]):
+            is_free = index % 2 == 1 and is_chain_token(token_id)
+            right[index] = token_id if is_free else chain.next_token
+            chain.push(token_id)
+        return right
 
     @property
     def is_streamed(self) -> bool:
@@ -97,6 +112,11 @@ def fault_kinds(*, lossy: bool) -> list[str]:
     return [kind for kind in FAULT_WEIGHTS if lossy or kind not in LOSSY]
 
 
+def is_chain_token(token_id: int) -> bool:
+    """Whether the fake engine's chains may hold it."""
+    return 0 <= token_id - FIRST_CHAIN_TOKEN < NUM_CHAIN_TOKENS
+
+
 def number_of(prompt: str) -> int:
     """Which request a prompt belongs to; -1 if it is none of ours."""
     try:
@@ -109,6 +129,9 @@ def _request(rng: random.Random, number: int, kind: str) -> Request:
     length = rng.randint(200, 600) if kind == LONG else rng.randint(1, 120)
     options: dict[str, object] = {"number": number, "delay_ms": rng.choice([2, 5, 10, 20])}
     seed = rng.getrandbits(32)
+    is_random = kind not in (POISON, STOP) and rng.random() < RANDOM_SHARE
+    if is_random:
+        options["random"] = True
     leave_after = 0
     if kind in (CANCEL, ABANDON):
         leave_after = rng.randint(1, length)
@@ -122,12 +145,15 @@ def _request(rng: random.Random, number: int, kind: str) -> Request:
         for part in range(rng.randint(2, 5) if kind == PROMPTS else 1)
     )
     expected = tuple(_expected(prompt, length, seed) for prompt in prompts)
-    return Request(number, kind, prompts, length + 10 if kind == STOP else length, seed, expected, leave_after)
+    max_tokens = length + 10 if kind == STOP else length
+    return Request(number, kind, prompts, max_tokens, seed, expected, is_random, leave_after)
 
 
 def _expected(prompt: str, length: int, seed: int) -> tuple[int, ...]:
     options = json.loads(prompt)
     if "script" in options:
         return (*(ord(char) for char in options["script"]), EOS)
+    if "random" in options:
+        return (-1,) * length
     tokens = tuple(islice(chain_tokens(prompt_ids(prompt), seed), length))
     return tokens[: options["exit_at"] - 1] if "exit_at" in options else tokens

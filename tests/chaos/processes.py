@@ -3,8 +3,10 @@
 import asyncio
 import signal
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 from typing import Self
 
@@ -18,6 +20,7 @@ from tests.support.redis_server import RedisServer, die_with_parent, free_port
 
 NUM_APIS, NUM_WORKERS = 2, 3
 LEASE = 1.0  # s
+STARTUP_TIME = 5.0  # s
 POISONED = 70  # exit code of the fake engine's `exit_at`
 EXPECTED_EXITS = {"api": {0, -signal.SIGKILL}, "worker": {0, -signal.SIGKILL, POISONED}}
 SETTINGS = {
@@ -39,7 +42,7 @@ class Supervised:
 
     def __init__(self, role: str, number: int, *, directory: Path, settings: dict[str, str]) -> None:
         self.name = f"{role}{number}"
-        self.exits: list[int] = []
+        self.exits: list[tuple[int, float]] = []  # exit code, and s that the process has lived
         self.log = directory / f"{self.name}.log"
         self._role = role
         self._settings = settings
@@ -49,7 +52,9 @@ class Supervised:
     @property
     def crashes(self) -> list[str]:
         """Exits that nobody has caused, and tracebacks in the log."""
-        wrong = [code for code in self.exits if code not in EXPECTED_EXITS[self._role]]
+        wrong = [
+            code for code, age in self.exits if code not in EXPECTED_EXITS[self._role] and not _is_young(code, age)
+        ]
         tracebacks = self.log.read_text(errors="replace").count("Traceback") if self.log.exists() else 0
         problems = [f"{self.name} ended with {code}" for code in wrong]
         return problems + ([f"{tracebacks} tracebacks in {self.log}"] if tracebacks else [])
@@ -68,9 +73,10 @@ class Supervised:
         """Keep it running until cancelled."""
         try:
             while True:
+                start = time.monotonic()
                 await self._start()
                 assert self._process is not None
-                self.exits.append(await self._process.wait())
+                self.exits.append((await self._process.wait(), time.monotonic() - start))
         finally:
             await self._kill()
 
@@ -129,7 +135,7 @@ class Cluster:
         """Wait until every API serves."""
         async with httpx.AsyncClient(trust_env=False) as client:
             for url in self.urls:
-                await eventually(lambda url=url: _is_ready(client, url), f"{url} is ready", deadline=60)
+                await eventually(partial(_is_ready, client, url), f"{url} is ready", deadline=60)
 
     async def __aenter__(self) -> Self:
         self._exit.callback(self._redis_thread.shutdown)
@@ -142,6 +148,11 @@ class Cluster:
 
     async def __aexit__(self, *_exc: object) -> None:
         await self._exit.aclose()
+
+
+def _is_young(code: int, age: float) -> bool:
+    """Whether a SIGTERM came before the process listened to signals."""
+    return code == -signal.SIGTERM and age < STARTUP_TIME
 
 
 async def _is_ready(client: httpx.AsyncClient, url: str) -> bool:

@@ -112,9 +112,8 @@ async def _remains(cluster: Cluster, healed_at: float) -> Remains:
             await eventually(lambda: _is_empty(client), "the queue is empty", deadline=max(left, 1))
             remains.drained_after = time.monotonic() - healed_at
         remains.waiting, remains.pending = await _entries(client)
-        remains.dead = [
-            (fields["id"], _request_of(fields["request"])[0]) for _, fields in await client.xrange(KEYS.dead)
-        ]
+        letters: Any = await client.xrange(KEYS.dead)
+        remains.dead = [(fields["id"], _request_of(fields["request"])[0]) for _, fields in letters]
         async for key in client.scan_iter(KEYS.job("*"), count=1000):
             remains.jobs.append(_state(key, await client.hgetall(key)))
     with cluster.redis.client() as blocking:

@@ -20,7 +20,7 @@ async def queue(redis_client: Redis) -> JobQueue:
 
     async def is_given_up() -> bool:
         await queue.take("w", 1, nonce="n", max_starts=1)
-        await queue.reap("w", lease=0.001, count=10, cursors=None)
+        await queue.reap("w", lease=0.001, count=10, latest=1e11, cursors=None)
         return (await queue.job("poison"))["status"] == "failed"
 
     await eventually(is_given_up, "the job is given up")

@@ -11,6 +11,7 @@ from tests.support.jobs import MODEL, fake_job
 
 KEYS = QueueKeys("forebay", MODEL)
 LEASE = 0.05  # s
+FAR = 1e11  # s, Redis clock: any time is early enough
 
 
 @pytest.fixture
@@ -34,8 +35,7 @@ async def emit(queue: JobQueue, delivery: Delivery, seq: int) -> Verdict:
 
 
 async def reap(queue: JobQueue) -> list[str]:
-    reaped, _ = await queue.reap("reaper", lease=LEASE, count=100, cursors=None)
-    return reaped
+    return (await queue.reap("reaper", lease=LEASE, count=100, latest=FAR, cursors=None)).reaped
 
 
 async def reaped(queue: JobQueue, *job_ids: str) -> None:
@@ -175,3 +175,20 @@ async def test_entries_of_jobs_that_are_gone_are_removed(queue: JobQueue) -> Non
 async def _is_empty(queue: JobQueue) -> bool:
     assert await reap(queue) == []
     return await queue.client.xlen(KEYS.jobs("interactive")) == 0
+
+
+async def test_a_sweep_that_comes_too_late_takes_nothing(queue: JobQueue) -> None:
+    """It may have waited in a Redis that hung, in front of the owner's renewal."""
+    await enqueue(queue, "a")
+    await take(queue, "w1")
+    await eventually(lambda: _has_idled(queue), "the lease has run out")
+    seconds, _ = await queue.client.time()
+    late = await queue.reap("reaper", lease=LEASE, count=100, latest=seconds - 1, cursors=["1-1"] * 4)
+    assert (late.is_late, late.reaped, late.cursors) == (True, [], ["1-1"] * 4)
+    assert abs(late.now - seconds) < 60
+    assert await reap(queue) == ["a"]
+
+
+async def _has_idled(queue: JobQueue) -> bool:
+    (entry,) = await queue.client.xpending_range(KEYS.jobs("interactive"), "workers", "-", "+", 10)
+    return bool(entry["time_since_delivered"] > LEASE * 1000)

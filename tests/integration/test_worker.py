@@ -308,14 +308,14 @@ async def test_a_stall_of_redis_steals_nothing(
     start_redis: Callable[..., RedisServer], start_worker: StartWorker
 ) -> None:
     server = start_redis("--enable-debug-command", "local")
-    workers = [start_worker(server.url, **SHORT_LEASE) for _ in range(2)]
+    workers = [start_worker(server.url, **SHORT_LEASE | {"FOREBAY_LEASE": "1"}) for _ in range(2)]
     client = connect(server.url, retries=3)
     queue = JobQueue(client, KEYS)
     jobs = [fake_job(f"j{n}", script(["x" * 200], delay_ms=20), max_tokens=500) for n in range(8)]
     await enqueue(queue, *jobs)
     await running(queue, "j7")
     for _ in range(3):
-        await client.execute_command("DEBUG", "SLEEP", "1.2")  # more than two leases
+        await client.execute_command("DEBUG", "SLEEP", "2.4")  # more than two leases
     for number in range(8):
         assert await text_of(queue, f"j{number}") == "x" * 200
         assert (await queue.job(f"j{number}"))["attempts"] == "1"

@@ -6,7 +6,8 @@ A prompt that is a JSON object may have these options:
      "delay_ms": 0,                      every step in which the row runs takes so long
      "fail_at": 3,                       output token number 3 (from 1) is an error of this row instead
      "fail_step_at": 3,                  ... the whole forward raises instead
-     "exit_at": 3}                       ... the process dies instead
+     "exit_at": 3,                       ... the process dies instead
+     "random": true}                     without a script: every second token differs from attempt to attempt
 
 After its script a row makes EOS for ever. Without one, and for any other prompt, it makes a chain: each token is a hash
 of the prompt, the seed and all tokens before it (`chain_tokens`), so that a token lost, doubled, or from another job
@@ -15,11 +16,12 @@ shows in all that follow.
 
 import json
 import os
+import secrets
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
-from itertools import islice
+from itertools import count, islice
 from pathlib import Path
 from typing import Any, Self
 
@@ -31,6 +33,7 @@ from worker.engines.base import EngineInfo, EngineRequest, StepOutput
 from worker.settings import WorkerSettings
 
 EOS = 256  # ids 0..255 are bytes
+FIRST_CHAIN_TOKEN, NUM_CHAIN_TOKENS = 32, 95
 DEFAULT_MODEL_LEN = 8192
 MAX_DELAY = 60.0  # s a step may be made to take
 
@@ -46,19 +49,38 @@ def fake_tokenizer(pieces: Sequence[str] = ()) -> Tokenizer:
     return tokenizer
 
 
-def chain_tokens(prompt_token_ids: Sequence[int], seed: int, output_token_ids: Sequence[int] = ()) -> Iterator[int]:
-    """The tokens that the engine makes of a prompt without a script, after the given ones: printable ASCII."""
-    digest = blake2b(json.dumps([list(prompt_token_ids), seed]).encode(), digest_size=16).digest()
-    for token in output_token_ids:
-        digest = _chain(digest, token)
-    while True:
-        token = 32 + digest[0] % 95
-        yield token
-        digest = _chain(digest, token)
+class Chain:
+    """The next token, given the prompt, the seed and all tokens so far: printable ASCII."""
+
+    def __init__(self, prompt_token_ids: Sequence[int], seed: int) -> None:
+        self._digest = _digest(json.dumps([list(prompt_token_ids), seed]).encode())
+
+    @property
+    def next_token(self) -> int:
+        return FIRST_CHAIN_TOKEN + self._digest[0] % NUM_CHAIN_TOKENS
+
+    def push(self, token_id: int) -> None:
+        """The token that was taken, whether it is `next_token` or not."""
+        self._digest = _digest(self._digest + token_id.to_bytes(4, "big"))
 
 
-def _chain(digest: bytes, token: int) -> bytes:
-    return blake2b(digest + bytes([token % 256]), digest_size=16).digest()
+def chain_tokens(
+    prompt_token_ids: Sequence[int], seed: int, output_token_ids: Sequence[int] = (), *, is_random: bool = False
+) -> Iterator[int]:
+    """The tokens that the engine makes of a prompt without a script, after the given ones. If `is_random`, numbers 2,
+    4, 6, ... (from 1) are different ones each time."""
+    chain = Chain(prompt_token_ids, seed)
+    for token_id in output_token_ids:
+        chain.push(token_id)
+    for number in count(len(output_token_ids) + 1):
+        is_free = is_random and number % 2 == 0
+        token_id = FIRST_CHAIN_TOKEN + secrets.randbelow(NUM_CHAIN_TOKENS) if is_free else chain.next_token
+        yield token_id
+        chain.push(token_id)
+
+
+def _digest(data: bytes) -> bytes:
+    return blake2b(data, digest_size=16).digest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +174,8 @@ class FakeEngine:
 
     def _tokens(self, request: EngineRequest, options: dict[str, Any]) -> Iterator[int]:
         if "script" not in options:
-            return chain_tokens(request.prompt_token_ids, request.seed, request.output_token_ids)
+            is_random = bool(options.get("random"))
+            return chain_tokens(request.prompt_token_ids, request.seed, request.output_token_ids, is_random=is_random)
         scripted = self._scripted(options["script"], ignore_eos=request.sampling_params.ignore_eos)
         return islice(scripted, len(request.output_token_ids), None)
 

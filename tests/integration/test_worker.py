@@ -3,7 +3,7 @@
 import asyncio
 import json
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -21,6 +21,8 @@ from tests.support.slow_proxy import slow_proxy
 
 KEYS = QueueKeys("forebay", MODEL)
 StartWorker = Callable[..., ForebayProcess]
+StartRedis = Callable[..., RedisServer]
+QueueOn = Callable[[RedisServer], JobQueue]
 
 
 @pytest.fixture
@@ -45,6 +47,20 @@ def start_worker(redis_url: str) -> Iterator[StartWorker]:
 @pytest.fixture
 def queue(redis_client: Redis) -> JobQueue:
     return JobQueue(redis_client, KEYS)
+
+
+@pytest.fixture
+async def queue_on() -> AsyncIterator[QueueOn]:
+    """Queues on servers that the test starts."""
+    clients: list[Redis] = []
+
+    def make(server: RedisServer) -> JobQueue:
+        clients.append(connect(server.url, retries=3))
+        return JobQueue(clients[-1], KEYS)
+
+    yield make
+    for client in clients:
+        await client.aclose()
 
 
 async def enqueue(queue: JobQueue, *jobs: object, timeout: float = 60) -> None:
@@ -198,22 +214,22 @@ async def _has_beaten(queue: JobQueue, since: int) -> bool:
     return int((await facts(queue))[0]["heartbeat_at"]) > since
 
 
-async def test_redis_hangs_and_comes_back(start_redis: Callable[..., RedisServer], start_worker: StartWorker) -> None:
+async def test_redis_hangs_and_comes_back(
+    start_redis: StartRedis, queue_on: QueueOn, start_worker: StartWorker
+) -> None:
     server = start_redis()
     worker = start_worker(server.url, FOREBAY_HEARTBEAT_INTERVAL="0.2")
-    client = connect(server.url)
-    queue = JobQueue(client, KEYS)
+    queue = queue_on(server)
     await enqueue(queue, fake_job("a", script(["0123456789" * 20], delay_ms=10), max_tokens=500))
     await running(queue, "a")
     with server.paused():
         await eventually(lambda: "trying again" in worker.output, "the worker notices")
     assert await text_of(queue, "a") == "0123456789" * 20
     assert len(worker.lines) < 20, worker.output
-    await client.aclose()
 
 
 async def test_a_worker_without_redis_can_be_stopped(
-    start_redis: Callable[..., RedisServer], start_worker: StartWorker
+    start_redis: StartRedis, queue_on: QueueOn, start_worker: StartWorker
 ) -> None:
     server = start_redis()
     worker = start_worker(server.url)
@@ -225,18 +241,16 @@ async def test_a_worker_without_redis_can_be_stopped(
 
 
 async def test_redis_restarts_with_its_data(
-    start_redis: Callable[..., RedisServer], start_worker: StartWorker, tmp_path: Path
+    start_redis: StartRedis, queue_on: QueueOn, start_worker: StartWorker, tmp_path: Path
 ) -> None:
     server = start_redis("--appendonly", "yes", "--appendfsync", "always")
     start_worker(server.url)
-    client = connect(server.url, retries=3)
-    queue = JobQueue(client, KEYS)
+    queue = queue_on(server)
     await enqueue(queue, fake_job("a", script(["0123456789" * 20], delay_ms=10), max_tokens=500))
     await running(queue, "a")
     server.stop()
     server.start()
     assert await text_of(queue, "a") == "0123456789" * 20
-    await client.aclose()
 
 
 SHORT_LEASE = {"FOREBAY_LEASE": "0.5", "FOREBAY_HEARTBEAT_INTERVAL": "0.2"}
@@ -266,7 +280,7 @@ async def test_a_paused_worker_loses_its_job_and_stays_silent(queue: JobQueue, s
     await eventually(lambda: _num_epochs(queue, "a", 2), "the second worker goes on")
     first.send(signal.SIGCONT)
     assert await text_of(queue, "a") == "0123456789" * 8
-    first.wait_for("is dropped")
+    first.wait_for("dropped")
     await enqueue(queue, fake_job("b"))
     assert await text_of(queue, "b") == chain_text("hello", 64)
 
@@ -305,22 +319,20 @@ async def test_a_poison_job_is_given_up_and_takes_nobody_with_it(queue: JobQueue
 
 
 async def test_a_stall_of_redis_steals_nothing(
-    start_redis: Callable[..., RedisServer], start_worker: StartWorker
+    start_redis: StartRedis, queue_on: QueueOn, start_worker: StartWorker
 ) -> None:
     server = start_redis("--enable-debug-command", "local")
     workers = [start_worker(server.url, **SHORT_LEASE | {"FOREBAY_LEASE": "1"}) for _ in range(2)]
-    client = connect(server.url, retries=3)
-    queue = JobQueue(client, KEYS)
+    queue = queue_on(server)
     jobs = [fake_job(f"j{n}", script(["x" * 200], delay_ms=20), max_tokens=500) for n in range(8)]
     await enqueue(queue, *jobs)
     await running(queue, "j7")
     for _ in range(3):
-        await client.execute_command("DEBUG", "SLEEP", "2.4")  # more than two leases
+        await queue.client.execute_command("DEBUG", "SLEEP", "2.4")  # more than two leases
     for number in range(8):
         assert await text_of(queue, f"j{number}") == "x" * 200
         assert (await queue.job(f"j{number}"))["attempts"] == "1"
     assert not any("queued again" in worker.output for worker in workers)
-    await client.aclose()
 
 
 DIGITS = "0123456789" * 30
@@ -344,23 +356,21 @@ async def test_a_hand_back_behind_a_slow_redis_skips_nothing(
 
 
 async def test_a_hand_back_while_redis_refuses_writes_skips_nothing(
-    start_redis: Callable[..., RedisServer], start_worker: StartWorker
+    start_redis: StartRedis, queue_on: QueueOn, start_worker: StartWorker
 ) -> None:
     server = start_redis()
-    client = connect(server.url)
-    queue = JobQueue(client, KEYS)
+    queue = queue_on(server)
     worker = start_worker(server.url)
     await enqueue(queue, fake_job("a", script([DIGITS], delay_ms=10), max_tokens=500))
     await running(queue, "a")
-    await client.config_set("maxmemory", 1)
+    await queue.client.config_set("maxmemory", 1)
     await eventually(lambda: "trying again" in worker.output, "the worker cannot write")
     worker.send(signal.SIGTERM)
     await eventually(lambda: "draining" in worker.output, "the worker drains")
-    await client.config_set("maxmemory", 0)
+    await queue.client.config_set("maxmemory", 0)
     assert await asyncio.to_thread(worker.wait) == 0
     start_worker(server.url)
     assert await text_of(queue, "a") == DIGITS
-    await client.aclose()
 
 
 async def test_jobs_taken_at_the_moment_of_a_stop_are_handed_back(

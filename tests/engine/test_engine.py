@@ -4,6 +4,7 @@ import random
 from typing import Any
 
 import pytest
+import torch
 
 from shared.errors import InvalidRequestError
 from tests.engine.tiny import (
@@ -203,3 +204,35 @@ def test_a_running_row_gets_a_token_in_every_step_while_a_long_prompt_is_prefill
         tokens += [0]
     assert len(tokens) >= 100 // 16
     assert not is_done(short, tokens, engine.info.eos_token_ids)
+
+
+def test_a_row_of_nan_fails_alone_and_leaves_nothing_behind() -> None:
+    model = tiny_model("llama")
+    with torch.no_grad():
+        model.get_input_embeddings().weight[99] = float("nan")
+    engine = tiny_engine(model, num_tokens=99, max_num_seqs=2)
+    good = [3, 4, 5] * 7
+    expected = run(engine, [request("good", good)])["good"]
+    engine.add(request("bad", [5] * 10 + [99] * 30))
+    outputs = [output for _ in range(4) for output in engine.step()]
+    assert [output.error is not None for output in outputs] == [True]
+    assert engine.num_running == 0
+    assert run(engine, [request("good", good)])["good"] == expected
+    engine.add(request("bad", [99] * 30))
+    engine.step()
+    engine.abort("bad")  # in the middle of its prompt, before any logits could tell
+    assert run(engine, [request("good", good), request("other", good)])["other"] == expected
+
+
+def test_a_row_that_is_not_removed_stops_at_its_limit(engine: TransformersEngine) -> None:
+    engine.add(request("a", [5] * 14, 2, ignore_eos=True))
+    assert [len(engine.step()) for _ in range(5)] == [1, 1, 0, 0, 0]
+
+
+def test_an_id_that_is_running_is_refused(engine: TransformersEngine) -> None:
+    free = engine.num_free_blocks
+    engine.add(request("a", [5, 6]))
+    with pytest.raises(InvalidRequestError, match="'a'"):
+        engine.add(request("a", [5, 6]))
+    engine.abort("a")
+    assert engine.num_free_blocks == free

@@ -6,11 +6,13 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors
 from transformers import (
     AutoTokenizer,
     BloomConfig,
     GPTNeoConfig,
+    Llama4TextConfig,
     LlamaConfig,
     MambaConfig,
     PreTrainedTokenizerFast,
@@ -144,3 +146,71 @@ def test_two_models_do_not_switch_each_others_attention() -> None:
     engine = tiny_engine(model)
     prompt = prompts(1)[0]
     assert reference(model, prompt, 5) == run(engine, [request("a", prompt, 5)])["a"]
+
+
+def test_files_that_lack_a_weight_are_refused(tmp_path: Path) -> None:
+    save(tiny_model("llama"), tmp_path)
+    save_tokenizer(tmp_path)
+    weights = load_file(tmp_path / "model.safetensors")
+    del weights["model.layers.1.mlp.down_proj.weight"]
+    save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ModelError, match=r"layers\.1\.mlp\.down_proj"):
+        load_engine(tmp_path, SETTINGS, lambda _: None)
+
+
+def test_tied_weights_are_not_missed(tmp_path: Path) -> None:
+    save(model_of(LlamaConfig(**COMMON, tie_word_embeddings=True)), tmp_path)
+    save_tokenizer(tmp_path)
+    assert load_engine(tmp_path, SETTINGS, lambda _: None).info.vocab_size == 128
+
+
+def test_a_tokenizer_that_cuts_and_pads_is_served_without_that(tmp_path: Path) -> None:
+    save_tokenizer(tmp_path)
+    tokenizer = Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    tokenizer.enable_truncation(4)
+    tokenizer.enable_padding(length=8)
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    served = Tokenizer.from_str(loader.load_tokenizer(tmp_path).json)
+    for text in ("abcdefghijkl", "a"):
+        assert served.encode(text).ids == AutoTokenizer.from_pretrained(tmp_path)(text)["input_ids"]
+
+
+def test_ids_between_those_of_the_tokenizer_are_never_sampled(tmp_path: Path) -> None:
+    words = Tokenizer(models.WordLevel({"a": 0, "b": 1, "c": 100}, unk_token="a"))
+    PreTrainedTokenizerFast(tokenizer_object=words).save_pretrained(tmp_path)
+    save(tiny_model("llama"), tmp_path)
+    engine = load_engine(tmp_path, SETTINGS, lambda _: None)
+    rows = [request(f"r{seed}", [0, 1], 20, temperature=2.0, seed=seed, ignore_eos=True) for seed in range(4)]
+    assert {token for tokens in run(engine, rows).values() for token in tokens} == {0, 1, 100}
+
+
+def llama4(chunk: int) -> Any:
+    return Llama4TextConfig(
+        **COMMON,
+        intermediate_size_mlp=48,
+        attention_chunk_size=chunk,
+        num_local_experts=2,
+        num_experts_per_tok=1,
+        no_rope_layers=[1] * 4,
+    )
+
+
+def test_a_window_that_the_hook_is_not_told_of_is_refused_beyond_it() -> None:
+    with pytest.raises(ModelError, match="32"):
+        tiny_engine(model_of(llama4(32)), max_model_len=64)
+    model = model_of(llama4(64))
+    prompt = prompts(1, low=30)[0]
+    found = run(tiny_engine(model, max_model_len=64), [request("a", prompt)])["a"]
+    assert found == reference(model, prompt, 12)
+
+
+def longrope(original: int) -> LlamaConfig:
+    factors = {"short_factor": [1.0] * 4, "long_factor": [4.0] * 4, "factor": 4.0}
+    parameters = {"rope_type": "longrope", "rope_theta": 1e4, "original_max_position_embeddings": original}
+    return LlamaConfig(**COMMON, rope_parameters=parameters | factors)
+
+
+def test_lengths_at_which_rows_would_change_their_neighbours_are_left_out() -> None:
+    assert loader.choose_model_len(None, longrope(32)) == 32
+    with pytest.raises(ModelError, match="32"):
+        loader.choose_model_len(33, longrope(32))

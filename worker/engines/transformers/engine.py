@@ -7,7 +7,7 @@ from worker.engines.base import EngineInfo, EngineRequest, StepOutput
 from worker.engines.transformers.block_manager import BlockManager
 from worker.engines.transformers.model_runner import ModelRunner
 from worker.engines.transformers.sampler import Sampler
-from worker.engines.transformers.scheduler import Scheduler, num_tokens_of
+from worker.engines.transformers.scheduler import Row, Scheduler, num_tokens_of
 
 
 class TransformersEngine:
@@ -54,19 +54,29 @@ class TransformersEngine:
         self._runner.place(self._scheduler.add(request))
 
     def abort(self, request_id: str) -> None:
-        self._scheduler.remove(request_id)
+        row = self._scheduler.remove(request_id)
+        if row is not None and not row.is_sound:
+            self._runner.cache.clear(row.blocks)
 
     def step(self) -> list[StepOutput]:
         chunks = self._scheduler.schedule()
         if not chunks:
             return []
+        for chunk in chunks:
+            chunk.row.is_sound = False
         logits, rows, _ = self._runner.run(chunks)
+        tokens = self._sampler.sample(logits, rows) if rows else []
         for chunk in chunks:
             self._scheduler.computed(chunk)
-        tokens = self._sampler.sample(logits, rows) if rows else []
-        for row, token in zip(rows, tokens, strict=True):
-            row.token_ids.append(token)
-        return [StepOutput(row.id, (token,)) for row, token in zip(rows, tokens, strict=True)]
+        return [self._advance(row, token) for row, token in zip(rows, tokens, strict=True)]
+
+    def _advance(self, row: Row, token: int | None) -> StepOutput:
+        if token is None:
+            self.abort(row.id)
+            return StepOutput(row.id, error="the model's output is not finite")
+        row.is_sound = True
+        row.token_ids.append(token)
+        return StepOutput(row.id, (token,))
 
     def close(self) -> None:
         if torch.cuda.is_available():
@@ -74,6 +84,8 @@ class TransformersEngine:
 
     def _refusal(self, request: EngineRequest) -> InvalidRequestError | None:
         """Why the request can never be served, if so."""
+        if request.id in self._scheduler:
+            return InvalidRequestError(f"a row {request.id!r} is running already")
         if not request.prompt_token_ids:
             return InvalidRequestError("the prompt has no tokens", "prompt")
         for token_id in (*request.prompt_token_ids, *request.output_token_ids):

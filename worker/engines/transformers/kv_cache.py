@@ -1,6 +1,7 @@
 """The paged KV cache: for each layer one tensor of keys and one of values, [slots, kv_heads, head_dim], allocated once.
 Slot s is position s % 16 of block s // 16. Layers are known after a first, tiny forward has shown their shapes."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -38,6 +39,12 @@ class KVCache:
         if found is None:
             found = self._allocate(layer, LayerShape(keys.shape[1], keys.shape[2], values.shape[2]))
         return found
+
+    def clear(self, blocks: Sequence[int]) -> None:
+        """Zero blocks that may hold NaN or infinity: what is masked is still multiplied, by 0."""
+        index = torch.tensor(blocks, dtype=torch.long, device=self._device)
+        for tensor in (tensor for pair in self._layers.values() for tensor in pair):
+            tensor.view(-1, BLOCK_SIZE, *tensor.shape[1:]).index_fill_(0, index, 0)
 
     @property
     def bytes_per_token(self) -> int:

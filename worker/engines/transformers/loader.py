@@ -1,13 +1,13 @@
 """From a model directory to a ready engine: load, measure, test, allocate, warm up."""
 
 import logging
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from tokenizers import Tokenizer
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from transformers.utils.logging import disable_progress_bar
 
@@ -18,6 +18,7 @@ from worker.engines.transformers import attention
 from worker.engines.transformers.block_manager import BLOCK_SIZE, BlockManager
 from worker.engines.transformers.engine import TransformersEngine
 from worker.engines.transformers.kv_cache import KVCache
+from worker.engines.transformers.memory import free_memory
 from worker.engines.transformers.model_runner import ModelRunner
 from worker.engines.transformers.sampler import Sampler
 from worker.engines.transformers.self_test import self_test
@@ -45,9 +46,9 @@ def build_engine(
     model: Any, tokenizer: "TokenizerFile", settings: WorkerSettings, progress: Callable[[str], None]
 ) -> TransformersEngine:
     """An engine over a loaded module. Raises ModelError if the module does not compute through the paged attention."""
-    shapes = self_test(model)
-    device, dtype = model.device, model.dtype
     max_model_len = choose_model_len(settings.max_model_len, model.config)
+    shapes = self_test(model, max_model_len)
+    device, dtype = model.device, model.dtype
     bytes_per_token = shapes.bytes_per_token
     num_blocks = choose_num_blocks(settings, max_model_len, bytes_per_token, device)
     cache = KVCache(num_blocks, dtype=dtype, device=device)
@@ -68,7 +69,9 @@ def build_engine(
     engine = TransformersEngine(
         info,
         runner=runner,
-        sampler=Sampler(num_tokens=num_tokens, eos_token_ids=sorted(eos_token_ids), device=device),
+        sampler=Sampler(
+            num_tokens=num_tokens, eos_token_ids=sorted(eos_token_ids), device=device, unused=tokenizer.unused
+        ),
         blocks=BlockManager(num_blocks),
         max_num_batched_tokens=max(settings.max_num_batched_tokens, settings.max_num_seqs),
     )
@@ -81,18 +84,24 @@ class TokenizerFile:
     """A tokenizer as the `tokenizers` library stores it."""
 
     json: str
-    num_tokens: int
+    num_tokens: int  # the largest id and 1
     eos_token_id: int | None
+    unused: tuple[int, ...] = ()  # smaller ids that stand for nothing
 
 
 def load_tokenizer(model_dir: Path) -> TokenizerFile:
     """Any tokenizer that transformers can express as a `tokenizers` file."""
     try:
         tokenizer = AutoTokenizer.from_pretrained(model_dir)
-        text = tokenizer.backend_tokenizer.to_str()
+        backend = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
     except Exception as error:  # transformers raises whatever its parts raise
         raise ModelError(f"{model_dir}: no usable tokenizer ({_line(error)})") from error
-    return TokenizerFile(text, len(tokenizer), tokenizer.eos_token_id)
+    backend.no_truncation()  # some files come with the limits of a training run: they would cut prompts
+    backend.no_padding()
+    ids = set(backend.get_vocab(with_added_tokens=True).values())
+    num_tokens = max(ids) + 1
+    unused = tuple(sorted(set(range(num_tokens)) - ids))
+    return TokenizerFile(backend.to_str(), num_tokens, tokenizer.eos_token_id, unused)
 
 
 def load_model(model_dir: Path, dtype: torch.dtype, device: torch.device) -> Any:
@@ -103,11 +112,16 @@ def load_model(model_dir: Path, dtype: torch.dtype, device: torch.device) -> Any
         config = AutoConfig.from_pretrained(model_dir)
         if getattr(config, "is_encoder_decoder", False):
             raise ModelError(f"{model_dir}: {config.model_type} is an encoder-decoder model, not a causal one")
-        model = AutoModelForCausalLM.from_pretrained(model_dir, config=config, dtype=dtype)
+        model, loading = AutoModelForCausalLM.from_pretrained(
+            model_dir, config=config, dtype=dtype, output_loading_info=True
+        )
     except ModelError:
         raise
     except Exception as error:  # transformers raises whatever its parts raise
         raise ModelError(f"{model_dir}: cannot be loaded as a causal language model ({_line(error)})") from error
+    if loading["missing_keys"]:  # transformers fills them with random numbers
+        missing = sorted(loading["missing_keys"])
+        raise ModelError(f"{model_dir}: the files lack {len(missing)} weights of the model, such as {missing[0]}")
     return model.to(device).eval()
 
 
@@ -134,12 +148,23 @@ def choose_dtype(name: str, device: torch.device) -> torch.dtype:
 
 def choose_model_len(wanted: int | None, config: Any) -> int:
     """The setting, or the model's own limit, at most MAX_MODEL_LEN."""
-    limit = getattr(config.get_text_config(), "max_position_embeddings", None)
+    limit = model_limit(config.get_text_config())
     if wanted is None:
         return min(limit or MAX_MODEL_LEN, MAX_MODEL_LEN)
     if limit and wanted > limit:
         raise ModelError(f"FOREBAY_MAX_MODEL_LEN={wanted}: the model's own limit is {limit}")
     return wanted
+
+
+def model_limit(config: Any) -> int | None:
+    """Tokens that the model takes. A longrope model turns all positions of a batch differently as soon as one row goes
+    beyond the original length, so rows would change with their neighbours: such lengths are left out."""
+    limits = [getattr(config, "max_position_embeddings", None)]
+    parameters = getattr(config, "rope_parameters", None) or {}
+    for kind in [parameters, *(kind for kind in parameters.values() if isinstance(kind, dict))]:
+        if kind.get("rope_type") == "longrope":
+            limits.append(kind.get("original_max_position_embeddings"))
+    return min((limit for limit in limits if limit), default=None)
 
 
 def choose_num_blocks(settings: WorkerSettings, max_model_len: int, bytes_per_token: int, device: torch.device) -> int:
@@ -154,16 +179,6 @@ def choose_num_blocks(settings: WorkerSettings, max_model_len: int, bytes_per_to
             "allowed: lower FOREBAY_MAX_MODEL_LEN or raise FOREBAY_KV_CACHE_MEMORY"
         )
     return num_blocks
-
-
-def free_memory(device: torch.device) -> int:
-    """Bytes that are free now on the device (on the host, for CPU and MPS)."""
-    if device.type == "cuda":
-        return torch.cuda.mem_get_info(device)[0]
-    try:
-        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except ValueError:  # macOS does not say; half of the memory is a safe guess
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
 
 
 def eos_ids(model: Any, tokenizer: TokenizerFile) -> frozenset[int]:

@@ -78,7 +78,7 @@ class ModelRunner:
         size, count = len(chunks), chunks[0].count
         lines = torch.tensor([chunk.row.index for chunk in chunks], device=self._device)
         positions = position_ids[first : first + size * count].view(size, count)
-        return Group(first, size, count, self._slot_table[lines, :length], positions)
+        return Group(first, size, count, self._slot_table[lines, :length:BLOCK_SIZE] // BLOCK_SIZE, positions)
 
 
 def _group_of(chunk: Chunk) -> tuple[bool, int]:

@@ -19,11 +19,18 @@ class Row:
     sampling_params: SamplingParams
     seed: int
     blocks: list[int] = field(default_factory=list)
+    max_length: int = 0  # tokens that it has room for
     num_computed: int = 0  # leading tokens whose keys and values are in the cache
+    is_sound: bool = True  # what it wrote to the cache is finite, as its last logits tell
 
     @property
     def num_uncomputed(self) -> int:
         return len(self.token_ids) - self.num_computed
+
+    @property
+    def is_decoding(self) -> bool:
+        """False too for a row that has all its tokens and waits to be removed."""
+        return self.num_uncomputed == 1 and len(self.token_ids) < self.max_length
 
     @property
     def num_output_tokens(self) -> int:
@@ -80,20 +87,25 @@ class Scheduler:
             sampling_params=request.sampling_params,
             seed=request.seed,
             blocks=self._blocks.allocate(num_tokens_of(request)),
+            max_length=num_tokens_of(request),
         )
         self._rows[row.id] = row
         return row
 
-    def remove(self, row_id: str) -> None:
+    def __contains__(self, row_id: object) -> bool:
+        return row_id in self._rows
+
+    def remove(self, row_id: str) -> Row | None:
         """Free all that a row holds. Unknown ids are ignored."""
         row = self._rows.pop(row_id, None)
         if row is not None:
             self._blocks.free(row.blocks)
             self._free_indices.append(row.index)
+        return row
 
     def schedule(self) -> list[Chunk]:
         """The chunks of the next step: rows in decode first, then prompts within the budget."""
-        decode = [Chunk(row, row.num_computed, 1) for row in self._rows.values() if row.num_uncomputed == 1]
+        decode = [Chunk(row, row.num_computed, 1) for row in self._rows.values() if row.is_decoding]
         budget = self._max_num_batched_tokens - len(decode)
         prefill = []
         for row in self._rows.values():

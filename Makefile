@@ -6,13 +6,15 @@ READY := $(VENV)/.forebay-ready
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$p; break; }; done)
 
-.PHONY: help up test test-unit test-compose check bench clean setup
+.PHONY: help up test test-unit test-compose chaos test-chaos check bench clean setup
 
 help:
 	@echo "make up            run everything on this machine (Ctrl-C stops it); settings: FOREBAY_* or .env"
 	@echo "make test          all tests except those that need Docker"
 	@echo "make test-unit     tests without Redis and model, in seconds"
 	@echo "make test-compose  build the images and try docker-compose.yml (needs a Docker engine)"
+	@echo "make chaos         10,000 requests under random faults, in some minutes (ARGS=\"--requests N --minutes M --seed S\")"
+	@echo "make test-chaos    shows that the checker of make chaos can fail: protections taken out one by one"
 	@echo "make check         lint, format, types, import rules"
 	@echo "make bench         the benchmarks of bench/"
 	@echo "make clean         remove the virtual environment and caches"
@@ -29,6 +31,12 @@ test-unit: $(READY)
 
 test-compose: $(READY)
 	@exec $(BIN)/pytest -m compose tests/compose
+
+chaos: $(READY)
+	@exec $(BIN)/python -m tests.chaos $(ARGS)
+
+test-chaos: $(READY)
+	@exec $(BIN)/pytest -m chaos tests/chaos
 
 check: $(READY)
 	$(BIN)/ruff check .

@@ -125,6 +125,7 @@ class Relay:
         transcript, give another reader some time to do it."""
         if self._num_recoveries >= MAX_RECOVERIES:
             return [self._end(loss)]
+        self._subscription.mark_stale()
         if self._transcript is None:
             await self._subscription.wait(self._watchdog_interval)
         else:
@@ -132,10 +133,10 @@ class Relay:
             if answer is Resubmission.REFUSED:
                 return [self._end(DIVERGED)]
             if answer is Resubmission.DONE:
-                logger.warning("job %s: %s; submitted again after event %d", self.job_id, loss.message, self._seq)
+                logger.warning("job %s: Redis has lost data, submitted again after event %d", self.job_id, self._seq)
         self._num_recoveries += 1
+        self._num_quiet = 0
         self._loss = None
-        self._subscription.mark_stale()
         return []
 
     async def _wait_for_redis(self, error: RedisError) -> list[Event]:

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable
 
 from redis.asyncio.connection import Connection
+from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
@@ -126,7 +127,11 @@ class Subscriber:
                 logger.debug("pub/sub: %s failed: %s", command[0], describe(error))
 
     async def _write(self, connection: Connection, *command: str) -> None:
+        """Raises RedisError if the connection is lost. redis-py alone would connect it again, with nobody to read from
+        it."""
         async with self._sending:
+            if not connection.is_connected:
+                raise RedisConnectionError("the subscription connection is lost")
             await connection.send_packed_command(connection.pack_command(*command), check_health=False)
 
     async def _pause(self, error: RedisError | OSError) -> None:

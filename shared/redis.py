@@ -1,9 +1,11 @@
 """How Forebay connects to Redis. Every time-out and every retry is chosen here, on purpose."""
 
 import re
+from collections.abc import Iterable
+from typing import Any
 
 from redis.asyncio import Redis
-from redis.asyncio.connection import BlockingConnectionPool, Connection, ConnectionPool
+from redis.asyncio.connection import AbstractConnection, BlockingConnectionPool, Connection, ConnectionPool
 from redis.asyncio.retry import Retry
 from redis.backoff import ConstantBackoff
 from redis.exceptions import ConnectionError as RedisConnectionError
@@ -20,6 +22,22 @@ _PASSWORD = re.compile(r"(?<=://)([^/@:\s]*):[^/\s]*@")
 _PASSWORD_OPTION = re.compile(r"([?&]password=)[^&\s]*")
 
 PASSING = (NoScriptError, OutOfMemoryError, ReadOnlyError)
+
+
+class _TellsOfLoss(AbstractConnection):
+    """redis-py lets other errors through than its own if a connection is lost while it is written to: uvloop's
+    RuntimeError for a transport that is closed, and an AttributeError where a reader has just taken the writer away."""
+
+    async def _send_packed_command(self, command: Iterable[bytes]) -> None:
+        try:
+            await super()._send_packed_command(command)
+        except (RuntimeError, AttributeError) as error:
+            raise ConnectionResetError(str(error)) from error
+
+
+def _telling_of_loss(kind: type[Any]) -> type[Any]:
+    """The same kind of connection (TCP, TLS or Unix socket), which reports every loss as redis-py's ConnectionError."""
+    return type(kind.__name__, (_TellsOfLoss, kind), {})
 
 
 def connect(url: str, *, retries: int = 0, retry_on_timeout: bool = True) -> Redis:
@@ -41,6 +59,7 @@ def connect(url: str, *, retries: int = 0, retry_on_timeout: bool = True) -> Red
         )
     except ValueError as error:
         raise SettingsError(f"FOREBAY_REDIS_URL={mask_password(url)!r}: {error}") from None
+    pool.connection_class = _telling_of_loss(pool.connection_class)
     return Redis.from_pool(pool)  # owns the pool: aclose() closes its connections too
 
 
@@ -56,6 +75,7 @@ def subscriber_connection(url: str) -> Connection:
         socket_keepalive=True,
         retry=Retry(ConstantBackoff(0), 0),
     )
+    pool.connection_class = _telling_of_loss(pool.connection_class)
     connection: Connection = pool.make_connection()  # type: ignore[no-untyped-call]
     return connection
 

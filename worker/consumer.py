@@ -21,8 +21,8 @@ RETRY_DELAY = 0.5  # s after an error of Redis
 
 
 class Consumer:
-    """`run_row` starts a row in the engine, `lose(job id, epoch)` drops one. `queue`'s client must not repeat commands: a repeated take would hand out
-    jobs into a lost reply."""
+    """`run_row` starts a row in the engine; `lose(job id, epoch)` drops an attempt that is over. `queue`'s client must
+    not repeat commands: a repeated take would hand out jobs into a lost reply."""
 
     def __init__(
         self,

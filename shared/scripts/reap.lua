@@ -11,9 +11,9 @@ if now > latest then return {reaped, {unpack(ARGV, 5)}, now, 1} end
 local function reap(class, entry)
   local fields = redis.call('XRANGE', jobs_key(class), entry, entry)[1]
   local id = fields and fields_of(fields[2]).id
-  local job = id and redis.call('HMGET', job_key(id), 'status', 'entry', 'worker') or {}
+  local job = id and redis.call('HMGET', job_key(id), 'status', 'entry', 'worker', 'class') or {}
   remove_entry(class, entry)
-  if job[1] == 'running' and job[2] == entry then
+  if job[1] == 'running' and job[2] == entry and job[4] == class then
     redis.call('HSET', job_key(id), 'lost_by', job[3])
     requeue(id, 'suspect')
     reaped[#reaped + 1] = id

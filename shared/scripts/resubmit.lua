@@ -75,7 +75,11 @@ if not is_held and is_refused() then return -1 end
 
 local expires = write_job()  -- first: if memory is short, this is refused, and nothing has happened
 if not is_held then write_log() end
-redis.call('HSET', key, 'length_at_start', redis.call('XLEN', log))
+local length = redis.call('XLEN', log)
+if length > tonumber(job.length_at_start or '0') then  -- the attempt that Redis has forgotten had made progress
+  redis.call('HSET', key, 'idle_starts', 0)
+end
+redis.call('HSET', key, 'length_at_start', length)
 redis.call('PEXPIREAT', key, expires)
 redis.call('PEXPIREAT', log, expires)
 if job.status == 'running' then remove_entry(job.class, job.entry) end

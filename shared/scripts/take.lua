@@ -31,9 +31,10 @@ end
 local function start(class, entry, id)
   local key = job_key(id)
   local job = redis.call('HMGET', key, 'status', 'entry', 'request', 'deadline_at', 'cancel',
-                         'idle_starts', 'length_at_start', 'lost_by')
+                         'idle_starts', 'length_at_start', 'lost_by', 'class')
   local live = job[1] == 'queued' or job[1] == 'running'
-  if not live or job[2] ~= entry then return remove_entry(class, entry) end
+  -- The class too: entries of two streams that were written in one millisecond have the same id.
+  if not live or job[2] ~= entry or job[9] ~= class then return remove_entry(class, entry) end
   if job[5] == '1' then
     end_job(id, 'cancelled', nil, {code = 'cancelled', message = 'the job was cancelled'})
     return remove_entry(class, entry)

@@ -21,7 +21,8 @@ LONG_STOP = 6.0  # s: longer than the patience of any command
 
 
 class Faults:
-    """One fault at a time for Redis and for each process; what was broken works again when `inject` returns."""
+    """One fault at a time for Redis and for each process: one that comes while its victim still suffers is left out.
+    What was broken works again when `inject` returns."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.history: list[Fault] = []
@@ -34,7 +35,7 @@ class Faults:
         if planned.kind.startswith(("worker_", "api_")):
             processes = self._cluster.workers if planned.kind.startswith("worker_") else self._cluster.apis
             await self._hit_process(planned, processes)
-        else:
+        elif not self._redis_lock.locked():
             async with self._redis_lock, self._noted(planned.kind, "redis"):
                 await getattr(self, f"_{planned.kind}")(planned)
 
@@ -50,6 +51,8 @@ class Faults:
 
     async def _hit_process(self, planned: PlannedFault, processes: Sequence[Supervised]) -> None:
         victim = processes[int(planned.pick * len(processes))]
+        if self._locks[victim.name].locked():
+            return
         async with self._locks[victim.name], self._noted(planned.kind, victim.name):
             match planned.kind:
                 case "worker_stop":

@@ -101,12 +101,15 @@ class Supervised:
 class Cluster:
     """All processes, running inside `async with`."""
 
-    def __init__(self, directory: Path, *, redis_kind: str) -> None:
+    def __init__(self, directory: Path, *, redis_kind: str, source: Path | None = None) -> None:
+        """`source`: where api, worker and shared lie, if not here."""
         data = directory / "redis"
         data.mkdir()
         self.data = data
         self.redis = RedisServer(redis_kind, data, *REDIS_OPTIONS)
         settings = SETTINGS | {"FOREBAY_REDIS_URL": self.redis.url, "FOREBAY_DATA_DIR": str(directory)}
+        if source is not None:
+            settings["PYTHONPATH"] = str(source)
         ports = [free_port() for _ in range(NUM_APIS)]
         self.urls = [f"http://127.0.0.1:{port}" for port in ports]
         self.apis = [

@@ -24,7 +24,6 @@ from tests.support.redis_server import keys_without_ttl
 
 MAX_OPEN = 120  # requests at once
 MAX_DELAY = 3  # a run may take so many times as long as planned before it stops to send requests
-HEAL_TIMEOUT = 60.0  # s after the last fault in which everything must have ended
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +35,14 @@ class Options:
     seed: int
     kinds: Sequence[str]
     every: float = 0.4
+    heal_timeout: float = 60.0  # s after the last fault in which everything must have ended
     redis_kind: str = "redis"
+    source: Path | None = None  # another copy of Forebay to run
 
 
 async def run_chaos(options: Options, directory: Path) -> History:
     """All that happened."""
-    async with Cluster(directory, redis_kind=options.redis_kind) as cluster:
+    async with Cluster(directory, redis_kind=options.redis_kind, source=options.source) as cluster:
         await cluster.ready()
         client, chaos, enough = Client(cluster.urls), Faults(cluster), asyncio.Event()
         breaking = asyncio.create_task(_break(chaos, options, enough))
@@ -49,8 +50,8 @@ async def run_chaos(options: Options, directory: Path) -> History:
         enough.set()
         await breaking
         healed_at = time.monotonic()
-        await asyncio.wait(tasks, timeout=HEAL_TIMEOUT)
-        remains = await _remains(cluster, healed_at)
+        await asyncio.wait(tasks, timeout=options.heal_timeout)
+        remains = await _remains(cluster, healed_at, options.heal_timeout)
         crashes = [*cluster.crashes, *await _end(tasks)]
         await client.close()
     is_lossy = any(fault.kind in LOSSY for fault in chaos.history)
@@ -103,12 +104,12 @@ async def _end(tasks: Sequence["asyncio.Task[None]"]) -> list[str]:
     return [f"a client of the harness: {error!r}" for error in results if isinstance(error, Exception)]
 
 
-async def _remains(cluster: Cluster, healed_at: float) -> Remains:
+async def _remains(cluster: Cluster, healed_at: float, timeout: float) -> Remains:
     """Wait until the queue is empty, and look at all that Redis holds."""
     async with Redis(port=cluster.redis.port, decode_responses=True, socket_timeout=30) as client:
         remains = Remains()
         with suppress(AssertionError):
-            left = HEAL_TIMEOUT - (time.monotonic() - healed_at)
+            left = timeout - (time.monotonic() - healed_at)
             await eventually(lambda: _is_empty(client), "the queue is empty", deadline=max(left, 1))
             remains.drained_after = time.monotonic() - healed_at
         remains.waiting, remains.pending = await _entries(client)

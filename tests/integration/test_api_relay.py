@@ -7,8 +7,9 @@ import pytest
 from redis.asyncio import Redis
 
 from api.hub import Subscription
-from api.relay import Relay
-from shared.messages import Event, JobRequest, SamplingParams
+from api.relay import MAX_RECOVERIES, Relay
+from api.transcript import Transcript
+from shared.messages import TOKEN, Event, JobRequest, SamplingParams, running_hash
 from shared.redis import connect
 from tests.support.eventually import eventually
 from tests.support.scripted_worker import Attempt, ScriptedWorker
@@ -19,9 +20,23 @@ JOB = "0" * 32
 class Reader:
     """A relay whose hints the test makes."""
 
-    def __init__(self, worker: ScriptedWorker, *, watchdog_interval: float = 60, timeout: float = 60) -> None:
+    def __init__(
+        self,
+        worker: ScriptedWorker,
+        *,
+        watchdog_interval: float = 60,
+        timeout: float = 60,
+        transcript: Transcript | None = None,
+    ) -> None:
         self.subscription = Subscription(1000)
-        self.relay = Relay(worker.queue, JOB, self.subscription, watchdog_interval=watchdog_interval, timeout=timeout)
+        self.relay = Relay(
+            worker.queue,
+            JOB,
+            self.subscription,
+            watchdog_interval=watchdog_interval,
+            timeout=timeout,
+            transcript=transcript,
+        )
         self.events: list[Event] = []
         self.task = asyncio.create_task(self._read())
 
@@ -144,8 +159,8 @@ async def test_a_log_that_does_not_continue_what_was_delivered_is_an_error(
     worker: ScriptedWorker, attempt: Attempt, redis_client: Redis
 ) -> None:
     """Redis has lost the tail of the log and another attempt wrote another one."""
-    reader = Reader(worker)
     ((event, previous),) = await log(attempt, "A")
+    reader = Reader(worker, watchdog_interval=0.05)
     reader.hint(replace(event, text="lost", hash="", token_ids=()), previous)
     await eventually(lambda: reader.events, "the first event is delivered")
     await log(attempt, "B")
@@ -187,3 +202,84 @@ async def test_closing_ends_the_stream_and_names_the_job(worker: ScriptedWorker,
     assert error["code"] == "shutting_down"
     assert f"/jobs/{JOB}" in error["message"]
     assert await worker.status(JOB) == "running"
+
+
+def owner(worker: ScriptedWorker, attempt: Attempt) -> Reader:
+    """The reader that has submitted the job."""
+    return Reader(worker, watchdog_interval=0.05, transcript=Transcript(attempt.request, timeout=60, keep=60))
+
+
+async def seen(reader: Reader, count: int) -> None:
+    await eventually(lambda: len(reader.events) == count, f"{count} events are delivered")
+
+
+async def test_a_lost_job_is_submitted_again_with_what_was_delivered(
+    worker: ScriptedWorker, attempt: Attempt, redis_client: Redis
+) -> None:
+    reader = owner(worker, attempt)
+    await log(attempt, "A", "BC")
+    await seen(reader, 2)
+    await redis_client.flushall()
+    (again,) = await worker.take()
+    assert again.text == "ABC"
+    await log(again, "D")
+    await end(again, reader)
+    assert await reader.texts() == ["A", "BC", "D", ""]
+    assert [event.seq for event in reader.events] == [1, 2, 3, 4]
+
+
+async def test_a_lost_tail_is_noticed_although_nothing_new_comes(
+    worker: ScriptedWorker, attempt: Attempt, redis_client: Redis
+) -> None:
+    reader = owner(worker, attempt)
+    await log(attempt, "A", "B")
+    await seen(reader, 2)
+    await redis_client.xdel(worker.queue.keys.events(JOB), "2-0")
+    (again,) = await worker.take()
+    assert again.text == "AB"
+    await end(again, reader)
+    assert await reader.texts() == ["A", "B", ""]
+
+
+async def test_a_job_that_is_lost_again_and_again_is_given_up(
+    worker: ScriptedWorker, attempt: Attempt, redis_client: Redis
+) -> None:
+    reader = owner(worker, attempt)
+    for _ in range(MAX_RECOVERIES):
+        await redis_client.flushall()
+        await eventually(lambda: worker.status(JOB), "the job is submitted again")
+    await redis_client.flushall()
+    await reader.texts()
+    assert reader.events[-1].data["error"]["code"] == "job_lost"
+
+
+async def test_of_two_readers_that_have_seen_different_things_one_gets_the_error(
+    worker: ScriptedWorker, attempt: Attempt, redis_client: Redis
+) -> None:
+    first = owner(worker, attempt)
+    await log(attempt, "A", "B")
+    await seen(first, 2)
+    await redis_client.flushall()
+    await eventually(lambda: worker.status(JOB), "the job is submitted again")
+    second = owner(worker, attempt)
+    second.hint(Event(JOB, 1, "1:x", TOKEN, (88,), "X", 1, running_hash("", [88])), "")
+    assert await second.texts() == ["X", ""]
+    assert second.events[-1].data["error"]["code"] == "job_lost"
+    (again,) = await worker.take()
+    await end(again, first)
+    assert await first.texts() == ["A", "B", ""]
+
+
+async def test_a_reader_that_cannot_submit_goes_on_once_another_one_has(
+    worker: ScriptedWorker, attempt: Attempt, redis_client: Redis
+) -> None:
+    reader = Reader(worker, watchdog_interval=0.2)
+    await log(attempt, "A", "B")
+    await seen(reader, 2)
+    await redis_client.flushall()
+    submitter = owner(worker, attempt)
+    (again,) = await worker.take()
+    await log(again, "A", "B", "C")
+    await again.finish()
+    assert await reader.texts() == ["A", "B", "C", ""]
+    assert await submitter.texts() == ["A", "B", "C", ""]

@@ -161,7 +161,7 @@ async def test_a_job_whose_worker_went_silent_expires_with_the_text_so_far(
     assert await worker.num_queued() == 0
 
 
-async def test_a_job_that_redis_has_lost_ends_with_an_error(
+async def test_a_job_that_redis_has_lost_goes_on(
     http: httpx.AsyncClient, worker: ScriptedWorker, redis_client: Redis
 ) -> None:
     async with open_stream(http) as stream:
@@ -169,7 +169,28 @@ async def test_a_job_that_redis_has_lost_ends_with_an_error(
         await attempt.emit("A")
         await stream.next()
         await redis_client.flushall()
-        assert await stream.text() == "A"
+        (again,) = await worker.take()
+        await again.emit("B")
+        await again.finish()
+        assert await stream.text() == "AB"
+    assert [event.id for event in stream.seen] == ["1", "2", "3"]
+
+
+async def test_a_job_that_redis_loses_again_and_again_ends_with_an_error(
+    http: httpx.AsyncClient, worker: ScriptedWorker, redis_client: Redis
+) -> None:
+    async with open_stream(http) as stream:
+        (attempt,) = await worker.take()
+        await attempt.emit("A")
+        await stream.next()
+        reading = asyncio.create_task(stream.text())
+
+        async def is_lost() -> bool:
+            await redis_client.flushall()
+            return reading.done()
+
+        await eventually(is_lost, "the API gives up")
+        assert await reading == "A"
     assert data_of(stream.seen[-1])["error"]["code"] == "job_lost"
     assert stream.seen[-1].id == "1"  # no number of its own: no log holds it
 

@@ -192,3 +192,17 @@ async def test_a_sweep_that_comes_too_late_takes_nothing(queue: JobQueue) -> Non
 async def _has_idled(queue: JobQueue) -> bool:
     (entry,) = await queue.client.xpending_range(KEYS.jobs("interactive"), "workers", "-", "+", 10)
     return bool(entry["time_since_delivered"] > LEASE * 1000)
+
+
+async def test_progress_that_redis_has_forgotten_sets_the_count_back(queue: JobQueue) -> None:
+    """Found by `make chaos`: an innocent job was given up."""
+    await enqueue(queue, "a")
+    for number in range(2):
+        await take(queue, f"w{number}")
+        await reaped(queue, "a")
+    (delivery,) = await take(queue, "w2")
+    await emit(queue, delivery, 1)
+    seen = await queue.read_log("a", 0)
+    await queue.client.delete(KEYS.events("a"))
+    await queue.resubmit(delivery.request, seen, age=1, timeout=60, keep=30, first_token=0.5)
+    assert len(await take(queue, "w3")) == 1

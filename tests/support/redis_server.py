@@ -46,14 +46,16 @@ class RedisServer:
         """A blocking client that returns text."""
         return redis.Redis(port=self.port, decode_responses=True, socket_timeout=10)
 
-    def start(self) -> None:
+    def start(self, *options: str, wait: bool = True) -> None:
+        """With more options, for this time only. Without `wait` it may still be loading its data."""
         listen = ("--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self._directory))
         self._process = subprocess.Popen(
-            [binary_of(self.kind), *listen, "--save", "", "--appendonly", "no", *self._options],
+            [binary_of(self.kind), *listen, "--save", "", "--appendonly", "no", *self._options, *options],
             stdout=subprocess.DEVNULL,
             preexec_fn=die_with_parent,
         )
-        eventually_sync(self._answers, f"{self.kind} answers on port {self.port}")
+        if wait:
+            eventually_sync(self._answers, f"{self.kind} answers on port {self.port}")
 
     def stop(self) -> None:
         """End it at once, whatever state it is in."""
@@ -61,6 +63,19 @@ class RedisServer:
             self._process.kill()
             self._process.wait()
             self._process = None
+
+    def copy_data(self, target: Path) -> None:
+        """Keep what it would have after a restart now. While it hangs no write is half done: a file of whole
+        transactions."""
+        with self.paused():
+            shutil.copytree(self._directory, target)
+
+    def restart_with(self, data: Path) -> None:
+        """It has lost what was written since `copy_data`."""
+        self.stop()
+        shutil.rmtree(self._directory)
+        shutil.copytree(data, self._directory)
+        self.start()
 
     @contextmanager
     def paused(self) -> Iterator[None]:

@@ -83,24 +83,31 @@ def test_wrong_tokens(tokens: Sequence[int], kind: str) -> None:
     assert kind in found(streamed(tokens))
 
 
-def test_a_splice_of_random_tokens() -> None:
-    """What a stream of tokens that nobody could know before goes on from shows in the very next one."""
+def random_request() -> tuple[Request, Callable[[], list[int]]]:
+    """A request whose tokens differ from attempt to attempt, and a function that makes an attempt."""
     request = next(r for r in requests(1, 100) if r.is_random and r.kind == STREAM and len(r.expected[0]) > 40)
-    length = len(request.expected[0])
+    prompt, length = prompt_ids(request.prompts[0]), len(request.expected[0])
+    return request, lambda: list(islice(chain_tokens(prompt, request.seed, is_random=True), length))
 
-    def attempt() -> list[int]:
-        return list(islice(chain_tokens(prompt_ids(request.prompts[0]), request.seed, is_random=True), length))
 
+def test_a_splice_of_random_tokens() -> None:
+    """Nobody could know them before, yet what goes on from others shows."""
+    request, attempt = random_request()
     first, second = attempt(), attempt()
     assert first != second
     for tokens, kinds in ((first, set()), (first[:20] + second[20:], {MIXED}), (first[:5] + first[4:-1], {MIXED})):
         record = streamed(tokens)
-        record.request, record.usage = request, {"completion_tokens": length}
-        assert {v.kind for v in check(History([record], [], Remains()))} - {LOST} == kinds
+        record.request, record.usage = request, {"completion_tokens": len(first)}
+        assert {violation.kind for violation in check(History([record], [], Remains()))} - {LOST} == kinds
 
 
 def test_a_client_that_saw_something_else_than_the_result() -> None:
-    assert MIXED in found(streamed(RIGHT[:5], kind=ABANDON, end=LEFT), jobs=[job(result="x" * 20)])
+    request, attempt = random_request()
+    record = streamed(attempt()[:30], kind=ABANDON, end=LEFT)
+    record.request = request
+    result = "".join(map(chr, attempt()))
+    state = JobState("job", request.number, 0, "finished", "", result)
+    assert [violation.kind for violation in check(History([record], [], Remains([state])))] == [MIXED]
 
 
 def test_indices_that_do_not_count_the_tokens() -> None:

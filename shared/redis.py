@@ -40,6 +40,11 @@ def _telling_of_loss(kind: type[Any]) -> type[Any]:
     return type(kind.__name__, (_TellsOfLoss, kind), {})
 
 
+def _keepalive(url: str) -> dict[str, bool]:
+    """TCP keep-alive, which a Unix socket does not know."""
+    return {} if url.startswith("unix:") else {"socket_keepalive": True}
+
+
 def connect(url: str, *, retries: int = 0, retry_on_timeout: bool = True) -> Redis:
     """A client that returns text. `retries` repeats a command after a lost connection: safe only for commands that
     may run twice (all of Forebay's scripts but `take`). `retry_on_timeout` false: a Redis that hangs is not asked
@@ -54,7 +59,7 @@ def connect(url: str, *, retries: int = 0, retry_on_timeout: bool = True) -> Red
             decode_responses=True,
             socket_timeout=COMMAND_TIMEOUT,
             socket_connect_timeout=CONNECT_TIMEOUT,
-            socket_keepalive=True,
+            **_keepalive(url),
             retry=Retry(ConstantBackoff(0.05), retries, supported_errors=errors),
         )
     except ValueError as error:
@@ -72,7 +77,7 @@ def subscriber_connection(url: str) -> Connection:
         protocol=2,
         socket_timeout=COMMAND_TIMEOUT,
         socket_connect_timeout=CONNECT_TIMEOUT,
-        socket_keepalive=True,
+        **_keepalive(url),
         retry=Retry(ConstantBackoff(0), 0),
     )
     pool.connection_class = _telling_of_loss(pool.connection_class)

@@ -16,6 +16,7 @@ MIN_FAULTS = 60
 IS_LOSSY = True
 
 
+@pytest.mark.chaos
 @pytest.mark.timeout(300)
 async def test_nothing_is_lost_doubled_or_mixed_whatever_dies(tmp_path: Path) -> None:
     print(f"CHAOS_SEED={SEED}")

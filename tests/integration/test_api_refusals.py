@@ -8,6 +8,7 @@ import pytest
 from redis.asyncio import Redis
 
 from shared.keys import models_key
+from shared.tasks import cancel
 from tests.support.eventually import eventually
 from tests.support.redis_server import RedisServer
 from tests.support.scripted_worker import PREFIX, ScriptedWorker
@@ -51,9 +52,22 @@ async def test_a_full_queue_refuses_with_429_and_serves_again_later(
 
 @pytest.mark.parametrize("api_overrides", [{"max_waiting_jobs": 5}])
 async def test_several_prompts_are_refused_as_a_whole(http: httpx.AsyncClient, worker: ScriptedWorker) -> None:
-    check_error(await http.post("/generate", json={"prompts": ["x"] * 6}), 429, "queue_full")
-    assert await worker.num_queued() == 0
-    assert [key async for key in worker.client.scan_iter(match="*:job:*")] == []
+    waiting = asyncio.create_task(http.post("/generate", json={"prompt": "first"}))
+    await eventually(lambda: _has_queued(worker, 1), "one job waits")
+    check_error(await http.post("/generate", json={"prompts": ["x"] * 5}), 429, "queue_full")
+    assert await worker.num_queued() == 1
+    assert len([key async for key in worker.client.scan_iter(match="*:job:*")]) == 1
+    await cancel(waiting)
+
+
+async def _has_queued(worker: ScriptedWorker, count: int) -> bool:
+    return await worker.num_queued() == count
+
+
+@pytest.mark.parametrize("api_overrides", [{"max_waiting_jobs": 5}])
+async def test_more_prompts_than_the_queue_ever_takes_are_a_400(http: httpx.AsyncClient) -> None:
+    error = check_error(await http.post("/generate", json={"prompts": ["x"] * 6}), 400, "invalid_request")
+    assert error["param"] == "prompts"
 
 
 @pytest.mark.parametrize("api_overrides", [{"max_prompts": 3}])

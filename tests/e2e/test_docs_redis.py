@@ -229,11 +229,15 @@ def test_every_field_is_in_a_table(live: Live, client: "redis.Redis") -> None:
     with open_job(live.stack, script(["x" * 100], delay_ms=20)) as cancelled:
         pass
     eventually_sync(lambda: client.hget(f"{BASE}job:{cancelled}", "status") == "cancelled", "the job is cancelled")
+    with open_job(live.stack, script(["x" * 500], delay_ms=20)) as restored:
+        eventually_sync(lambda: client.xlen(f"{BASE}events:{restored}") > 2, "the client has been given something")
+        client.delete(f"{BASE}events:{restored}", f"{BASE}job:{restored}")  # the API brings it back
+        eventually_sync(lambda: client.hget(f"{BASE}job:{restored}", "restored_seq"), "the job is restored")
     dead = [entry for _, entry in client.xrange(f"{BASE}dead")]
     ids = [names["id"], names["ended"], cancelled, dead[0]["id"]]
     jobs = [client.hgetall(f"{BASE}job:{job_id}") for job_id in ids]
     assert [job["status"] for job in jobs] == [RUNNING, FINISHED, CANCELLED, FAILED]
-    assert names_in(jobs) == fields_of("A job")
+    assert names_in([*jobs, client.hgetall(f"{BASE}job:{restored}")]) == fields_of("A job")
     assert names_in(entry for job_id in ids for _, entry in client.xrange(f"{BASE}events:{job_id}")) == fields_of(
         "Its log"
     )

@@ -59,14 +59,18 @@ class Heartbeat:
     async def run(self) -> None:
         """Beat until cancelled."""
         while True:
-            try:
-                await self.beat()
-                self._is_lost = False
-            except (RedisError, OSError) as error:
-                if not self._is_lost:
-                    logger.warning("no heartbeat, trying again: %s", describe(error))
-                self._is_lost = True
+            await self.try_beat()
             await asyncio.sleep(self._settings.heartbeat_interval)
+
+    async def try_beat(self) -> None:
+        """Beat now. While Redis is away, say so once."""
+        try:
+            await self.beat()
+            self._is_lost = False
+        except (RedisError, OSError) as error:
+            if not self._is_lost:
+                logger.warning("no heartbeat, trying again: %s", describe(error))
+            self._is_lost = True
 
     async def beat(self) -> None:
         """Renew all that says that this worker lives."""

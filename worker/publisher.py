@@ -37,8 +37,8 @@ SHOWN_IDS = 3  # in a log line
 
 
 class Publisher:
-    """`abort` tells the engine that a row is not wanted any more; `on_change` that
-    another job may be taken now."""
+    """`abort(job id)` tells the engine that a row is not wanted any more; `on_change()` is called when another job may
+    be taken."""
 
     def __init__(
         self,

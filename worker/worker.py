@@ -13,7 +13,7 @@ from redis.exceptions import RedisError
 
 from shared.keys import QueueKeys, queue_name
 from shared.queue import JobQueue
-from shared.redis import connect, describe
+from shared.redis import connect
 from shared.tasks import cancel
 from worker.consumer import Consumer
 from worker.control import Control
@@ -100,7 +100,7 @@ class Worker:
         reaping = asyncio.create_task(leases.reap(), name="reap")
         self._status = "ready"
         self._heartbeat.serve(engine.engine.info)
-        await self._beat()
+        await self._heartbeat.try_beat()  # be seen now, not at the next beat
         logger.info("ready: %s, %d slots, %s", self._settings.model_name, engine.engine.info.max_num_seqs, self.id)
         try:
             await first_of(stop, thread, publishing, taking, listening, renewing, reaping)
@@ -135,18 +135,11 @@ class Worker:
                     self._jobs.remove(job)
 
     async def _leave(self) -> None:
-        with suppress(RedisError, OSError):
-            await JobQueue(self._client, self._keys).leave(self.id)
-            await self._heartbeat.leave()
+        for leaving in (JobQueue(self._client, self._keys).leave(self.id), self._heartbeat.leave()):
+            with suppress(RedisError, OSError):
+                await leaving
         for client in (self._client, self._take_client):
             await client.aclose()
-
-    async def _beat(self) -> None:
-        """Be seen at once instead of at the next beat."""
-        try:
-            await self._heartbeat.beat()
-        except (RedisError, OSError) as error:
-            logger.warning("no heartbeat, trying again: %s", describe(error))
 
     def _progress(self, message: str) -> None:
         logger.info("%s", message)
